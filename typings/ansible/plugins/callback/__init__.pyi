@@ -1,0 +1,6 @@
+from typing import Any
+
+class CallbackBase:
+    _display: Any
+    def __init__(self, display: Any = ..., options: Any = ...) -> None: ...
+    def set_options(self, task_keys: Any = ..., var_options: Any = ..., direct: Any = ...) -> None: ...
