@@ -1,0 +1,152 @@
+"""Takes the plan's inputs out of a running play. Controller only; no connection to any host.
+
+``spark_plan`` uses it, and so may an action that needs a secret which the plan does not hold (see ``Inputs.api_key``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible import context
+from ansible.utils.vars import load_extra_vars
+
+from .plan import RANK_VARIABLES, Plan, RankInput, build_plan, find_overlays, read_ranks, uses_rdma
+from .settings import ABOUT, Problem, Resolved, resolve, shown
+from .sources import EnvFile, gather, read_env_file
+
+OVERLAYS = Path(__file__).resolve().parents[3] / "files" / "overlays"
+ENV_FILE_ALLOWED = "a path to a file of lines KEY=value"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Resolved settings, ranks, and every problem met on the way."""
+
+    resolved: Resolved
+    ranks: list[RankInput]
+    problems: list[Problem]
+
+    @property
+    def api_key(self) -> str:
+        """The API key, or an empty text. Never log it; it belongs into a rank's secret file only."""
+        return self.resolved.settings.api_key.get_secret_value()
+
+    def plan(self) -> Plan:
+        """Build the plan with this checkout's overlays; raises ``Refused`` with all problems."""
+        return build_plan(self.resolved, self.ranks, find_overlays(OVERLAYS), self.problems)
+
+
+def plain(value: Any) -> Any:
+    """Copy ``value`` into the exact built-in types: Ansible tags values with subclasses, which JSON must not see."""
+    if isinstance(value, Mapping):
+        return {str(plain(k)): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    # The base type's own conversion copies a subclass into the exact type; str(value) may return the subclass.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, float) else str(value)
+
+
+def read_inputs(
+    task_vars: Mapping[str, Any], templar: Any, loader: Any, *, env_file: str | None = None, stock: bool = False
+) -> Inputs:
+    """Collect settings and ranks for the hosts of the running play.
+
+    ``env_file`` beats the variable ``spark_env_file``; without either, ``.env`` in the inventory's folder is used when
+    it exists. Relative paths start at the current directory. Templates are resolved per host; one that fails is a
+    problem like any other.
+    """
+    problems: list[Problem] = []
+    hostvars = task_vars["hostvars"]
+    hosts = [plain(host) for host in task_vars["ansible_play_hosts_all"]]
+    extra_names = [plain(name) for name in load_extra_vars(loader)]
+    wanted = [*ABOUT, *RANK_VARIABLES, "spark_env_file"]
+    variables = {host: _read(hostvars[host], wanted, host, extra_names, problems) for host in hosts}
+    this_host = plain(task_vars.get("inventory_hostname", ""))
+    mine = variables.get(this_host) or next(iter(variables.values()), {})
+    extra: dict[str, Any] = {name: mine.get(name) for name in extra_names}
+    for host, values in variables.items():
+        problems += [_unequal_extra(n, host) for n in extra if n in ABOUT and values.get(n) != extra[n]]
+    chosen = _env_file(env_file or mine.get("spark_env_file"), task_vars)
+    gathered = gather(
+        extra={n: v for n, v in extra.items() if n not in ABOUT or n in mine},
+        environ=os.environ,
+        env_file=chosen,
+        inventory={host: {n: v for n, v in values.items() if n in ABOUT} for host, values in variables.items()},
+        play=_play_variables(task_vars, templar, mine, extra_names),
+    )
+    resolved = resolve(gathered.given, stock=stock)
+    ranks, rank_problems = read_ranks(variables, rdma=uses_rdma(resolved.settings))
+    problems += [*gathered.problems, *rank_problems, *_left_out(hostvars, hosts, task_vars)]
+    return Inputs(resolved, ranks, problems)
+
+
+def _read(
+    source: Mapping[str, Any], names: list[str], host: str, extra: list[str], problems: list[Problem]
+) -> dict[str, Any]:
+    values = {}
+    for name in names:
+        if name not in source:
+            continue
+        try:
+            values[name] = plain(source[name])
+        except Exception as error:
+            origin = "-e" if name in extra else f"inventory (host {host})"
+            allowed = ABOUT[name].kind.allowed if name in ABOUT else "a value without undefined variables"
+            reason = f"its template fails: {str(error).splitlines()[0]}"
+            problems.append(Problem(name, "a template", origin, allowed, reason))
+    return values
+
+
+def _unequal_extra(name: str, host: str) -> Problem:
+    allowed = ABOUT[name].kind.allowed
+    return Problem(name, "a template", "-e", f"one value for all ranks: {allowed}", f"is another value on host {host}")
+
+
+def _env_file(named: Any, task_vars: Mapping[str, Any]) -> EnvFile | None:
+    if named is None or named == "":
+        folder = plain(task_vars.get("inventory_dir"))
+        default = Path(folder) / ".env" if isinstance(folder, str) else None
+        return read_env_file(default) if default is not None and default.is_file() else None
+    if not isinstance(named, str):
+        wrong = Problem("spark_env_file", shown(named), "variable spark_env_file", ENV_FILE_ALLOWED, "is not a path")
+        return EnvFile({}, (wrong,))
+    return read_env_file(Path(named).expanduser().absolute())
+
+
+def _play_variables(
+    task_vars: Mapping[str, Any], templar: Any, mine: Mapping[str, Any], extra: list[str]
+) -> dict[str, Any]:
+    """Settings that a play, role or task sets: visible to the task, but not (or otherwise) in the host's variables."""
+    found = {}
+    for name in ABOUT:
+        if name in extra or name not in task_vars:
+            continue
+        value = plain(templar.template(task_vars[name]))
+        if value is not None and (name not in mine or mine[name] != value):
+            found[name] = value
+    return found
+
+
+def _left_out(hostvars: Any, hosts: list[str], task_vars: Mapping[str, Any]) -> list[Problem]:
+    """Find ranks that --limit leaves out: they share a group with the play's hosts, and half a pair serves nothing."""
+    if not context.CLIARGS.get("subset"):
+        return []
+    groups = {
+        name: set(members) for name, members in task_vars.get("groups", {}).items() if name not in ("all", "ungrouped")
+    }
+    near = {m for members in groups.values() if members & set(hosts) for m in members}
+    missing = sorted(plain(m) for m in near - set(hosts) if "spark_rank" in hostvars[m])
+    return [
+        Problem("spark_rank", f"host {host}", "--limit", "every rank of the pair in the play", "is left out by --limit")
+        for host in missing
+    ]
