@@ -1,0 +1,49 @@
+"""Action ``spark_release``: renders a release on the controller and ships it to the rank in one call."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from ansible import constants
+from ansible.plugins.action import ActionBase
+from sparkpair import shared
+from sparkpair.inputs import plain, read_inputs
+from sparkpair.render import RenderError, render
+
+
+class ActionModule(ActionBase):
+    """Render, then run the module of the same name on the rank."""
+
+    _supports_check_mode = True
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the module's result; files and secrets never appear in it."""
+        super().run(tmp, task_vars)
+        args = plain(self._task.args)
+        state = args.get("state", "staged")
+        wanted = {key: args[key] for key in ("root", "state", "release", "keep") if key in args}
+        if state == "staged":
+            plan, overlays = args["plan"], args.get("overlays") or []
+            try:
+                files = render(plan, int(args["rank"]), root=args.get("root", "/opt/sparkpair"), overlays=overlays)
+            except RenderError as error:
+                return {"failed": True, "msg": str(error)}
+            wanted["release"] = plan["release"]
+            wanted["files"] = [
+                {"path": f.path, "mode": f"{f.mode:04o}", "content": base64.b64encode(f.content).decode()}
+                for f in files
+            ]
+            wanted["files"] += [
+                {"path": o["source"], "mode": "0644", "from": f"{args['overlay_root']}/{o['source']}"} for o in overlays
+            ]
+        if state == "current":
+            folder = Path(constants.DEFAULT_LOCAL_TMP) / "sparkpair"
+            # Only the key is wanted here, so settings that do not resolve are none of this action's business.
+            inputs = read_inputs(task_vars or {}, self._templar, self._loader, stock=True)
+            wanted["secrets"] = {"ray_token": shared.once(folder, "ray_token"), "api_key": inputs.api_key}
+        result = self._execute_module(module_name="spark_release", module_args=wanted, task_vars=task_vars)
+        result.pop("invocation", None)
+        return result

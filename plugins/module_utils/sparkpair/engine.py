@@ -1,0 +1,148 @@
+"""Stop the engine of one rank, and watch one that starts."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from typing import Any
+
+from . import containers, phases
+from .runner import Clock, Runner, Sleep
+
+LAST_LINES = 25
+
+
+class EngineError(Exception):
+    """The engine could not be stopped; the message names the container and what Docker said."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What stopping removed: container names with the release they belonged to."""
+
+    removed: list[dict[str, str]]
+
+    @property
+    def changed(self) -> bool:
+        """True when there was something to remove."""
+        return bool(self.removed)
+
+
+def stop(runner: Runner, grace: int, *, dry: bool = False) -> Stopped:
+    """Stop and remove every container of ours, then verify that none is left.
+
+    Args:
+        runner: runs docker.
+        grace: seconds that the engine gets to finish before Docker kills it.
+        dry: only report.
+
+    Raises:
+        EngineError: a container survived, or Docker did not answer.
+    """
+    try:
+        found = containers.find(runner)
+        if not dry:
+            for container in found:
+                containers.stop_and_remove(runner, container, grace)
+            left = containers.find(runner)
+            if left:
+                raise EngineError("still there after docker rm: " + ", ".join(c.name for c in left))
+    except containers.DockerError as error:
+        raise EngineError(str(error)) from error
+    return Stopped([{"name": c.name, "release": c.labels.get(containers.LABEL_RELEASE, "")} for c in found])
+
+
+@dataclass(frozen=True)
+class Watch:
+    """One look at a starting engine.
+
+    ``state`` is one of starting, ready (this rank has done its part), exited, failed (fatal line) and missing.
+    ``cursor`` is handed back at the next look; ``lines`` are the last log lines, without timestamps.
+    """
+
+    state: str
+    phase: str
+    detail: str
+    reason: str
+    cursor: str
+    log_growth: int
+    lines: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for a module result."""
+        return asdict(self)
+
+
+def healthy(url: str, timeout: float = 3.0) -> bool:
+    """True when GET ``url`` answers 200; proxies are bypassed."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=timeout) as answer:
+            return int(answer.status) == HTTPStatus.OK
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+def watch(
+    runner: Runner,
+    release: str,
+    *,
+    health_url: str | None,
+    cursor: str,
+    phase: str,
+    hold: float,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> Watch:
+    """Look at the engine until its phase or state changes, at most ``hold`` seconds.
+
+    Args:
+        runner: runs docker.
+        release: the release that must run; a container of another one counts as missing.
+        health_url: on the rank that serves the API, the URL whose 200 means ready; None on the others, which are ready
+            when their log says that they joined.
+        cursor: empty at first, then what the last look returned.
+        phase: phase that the caller knows already.
+        hold: seconds to wait on this host before answering "no change".
+        clock: seconds, monotonic.
+        sleep: waits; both are replaced in tests.
+    """
+    known = phases.Progress(phase if phase in phases.PHASES else phases.PHASES[0], "", None)
+    deadline = clock() + hold
+    growth = 0
+    while True:
+        try:
+            found = [c for c in containers.find(runner) if c.labels.get(containers.LABEL_RELEASE) == release]
+        except containers.DockerError as error:
+            return Watch("missing", known.phase, "", str(error), cursor, growth, [])
+        if not found:
+            return Watch(
+                "missing", known.phase, "", f"no container of release {release} is on this rank", cursor, growth, []
+            )
+        container = found[0]
+        fresh = containers.logs(runner, container.id, since=cursor or None)
+        # Docker's --since is inclusive, so the line at the cursor comes again.
+        fresh = [line for line in fresh if line.split(" ", 1)[0] > cursor]
+        growth += len(fresh)
+        if fresh:
+            cursor = fresh[-1].split(" ", 1)[0]
+        known = phases.follow(fresh, known)
+        state, reason = _judge(container, known, health_url)
+        if state != "starting" or known.phase != phase or clock() >= deadline:
+            tail = [phases.plain(line) for line in containers.logs(runner, container.id, tail=LAST_LINES)]
+            return Watch(state, known.phase, known.detail, reason, cursor, growth, tail)
+        sleep(min(1.0, max(0.1, deadline - clock())))
+
+
+def _judge(container: containers.Container, known: phases.Progress, health_url: str | None) -> tuple[str, str]:
+    if not container.running:
+        why = "was killed for lack of memory" if container.oom_killed else f"ended with exit code {container.exit_code}"
+        return "exited", f"{container.name} {why}"
+    if known.fatal:
+        return "failed", known.fatal
+    if health_url is None:
+        return ("ready", "") if known.phase == "serving" else ("starting", "")
+    return ("ready", "") if healthy(health_url) else ("starting", "")

@@ -1,0 +1,58 @@
+"""Run a command on this host, behind one callable that tests replace."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A finished command: exit code and decoded output (undecodable bytes are replaced)."""
+
+    rc: int
+    out: str
+    err: str
+
+    @property
+    def ok(self) -> bool:
+        """True when the command exited with 0."""
+        return self.rc == 0
+
+    def why(self) -> str:
+        """The last line of output that explains a failure, or the exit code when there is none."""
+        lines = [line for line in (self.err or self.out).splitlines() if line.strip()]
+        return lines[-1].strip() if lines else f"exit code {self.rc}"
+
+
+class Runner(Protocol):
+    """Runs ``argv`` without a shell; ``timeout`` in seconds. Never raises for a command that fails."""
+
+    def __call__(self, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> Completed:
+        """Run and wait."""
+
+
+def run(argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> Completed:
+    """Run ``argv`` with subprocess. A missing program gives rc 127, a timeout rc 124, as shells and timeout(1) do."""
+    try:
+        done = subprocess.run(
+            list(argv),
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        return Completed(127, "", f"{argv[0]}: {error.strerror}")
+    except subprocess.TimeoutExpired:
+        return Completed(124, "", f"{argv[0]}: no answer within {timeout:.0f} s")
+    return Completed(done.returncode, done.stdout, done.stderr)
+
+
+Sleep = Callable[[float], None]
+Clock = Callable[[], float]

@@ -1,0 +1,92 @@
+"""Everything about one rank in one call: what is on disk, what runs, and (on request) what it answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from . import containers
+from .runner import Runner
+from .store import Store
+
+# Runs inside the engine container, where Ray and its token are.
+RAY_NODES = """
+import json, os, ray
+ray.init(address="auto", logging_level="ERROR", log_to_driver=False, namespace="sparkpair-state")
+print("RAY_NODES " + json.dumps(sorted(n["NodeManagerAddress"] for n in ray.nodes() if n["Alive"])))
+"""
+
+
+def _memory(proc: Path) -> dict[str, int]:
+    """MemTotal, MemFree and MemAvailable in KiB, as /proc/meminfo gives them; {} when it cannot be read."""
+    values = {}
+    try:
+        for line in (proc / "meminfo").read_text().splitlines():
+            key, _, rest = line.partition(":")
+            if key in {"MemTotal", "MemFree", "MemAvailable"}:
+                values[key] = int(rest.split()[0])
+    except (OSError, ValueError):
+        return {}
+    return values
+
+
+def ray_nodes(runner: Runner, container: containers.Container) -> dict[str, Any]:
+    """Addresses of the nodes that Ray counts as alive: ``{"alive": [...], "error": str | None}``."""
+    done = runner(["docker", "exec", "-i", container.id, "python3", "-"], stdin=RAY_NODES, timeout=60)
+    for line in done.out.splitlines():
+        if line.startswith("RAY_NODES "):
+            return {"alive": json.loads(line.removeprefix("RAY_NODES ")), "error": None}
+    return {"alive": [], "error": done.why()}
+
+
+def read(root: Path, runner: Runner, *, release: str | None = None, ray: bool = False) -> dict[str, Any]:
+    """State of this rank.
+
+    Args:
+        root: directory of releases on this rank, such as /opt/sparkpair.
+        runner: runs docker.
+        release: a release to verify by content; the current one when not given.
+        ray: also ask Ray inside a running container.
+
+    Returns:
+        ``hostname``, ``time`` (epoch seconds), ``memory`` (KiB), ``current``, ``releases`` (ids), ``leftovers``,
+        ``release`` (``id``, ``exists``, ``damage``), ``plan`` (the current release's, or None), ``docker`` (None, or
+        why it did not answer), ``containers`` (list), and ``ray`` when asked.
+    """
+    store = Store(root)
+    current = store.current()
+    looked_at = release or current
+    state: dict[str, Any] = {
+        "hostname": socket.gethostname(),
+        "time": time.time(),
+        "memory": _memory(Path("/proc")),
+        "current": current,
+        "releases": store.ids(),
+        "leftovers": store.leftovers(),
+        "release": None,
+        "plan": None,
+        "docker": None,
+        "containers": [],
+    }
+    if looked_at:
+        check = store.check(looked_at)
+        state["release"] = {"id": looked_at, "exists": check.exists, "damage": check.damage}
+    if current:
+        text = store.read(current, "plan.json")
+        try:
+            state["plan"] = json.loads(text) if text else None
+        except ValueError:
+            state["plan"] = None
+    try:
+        found = containers.find(runner)
+    except containers.DockerError as error:
+        state["docker"] = str(error)
+        return state
+    state["containers"] = [c.as_dict() for c in found]
+    if ray:
+        live = [c for c in found if c.running and c.name == containers.CONTAINER]
+        state["ray"] = ray_nodes(runner, live[0]) if live else {"alive": [], "error": "no engine container runs"}
+    return state

@@ -1,0 +1,243 @@
+"""Releases on one rank: staged whole, verified by content, switched by one rename.
+
+A release directory is complete when its ``release.json`` lists every file with sha256 and mode, and the files agree.
+Its ``secrets`` folder is not listed: it is written anew, with the same content on every rank, each time before a start.
+Nothing here ever edits a release in place: a damaged or changed one is built anew beside it and exchanged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+RELEASE_ID = re.compile(r"[0-9a-f]{12}")
+LISTING = "release.json"
+SECRETS = "secrets"
+
+
+class StoreError(Exception):
+    """A release cannot be staged, read or switched; the message names path and reason."""
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a release: path relative to it, content in bytes, mode such as 0o644."""
+
+    path: str
+    content: bytes
+    mode: int
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of the content."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a release directory looks like: ``exists``, and the paths that are not as listed (with the reason)."""
+
+    exists: bool
+    damage: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """True when the release exists and every file is as listed."""
+        return self.exists and not self.damage
+
+
+def _listing(files: list[File]) -> dict[str, Any]:
+    entries = {f.path: {"mode": f"{f.mode:04o}", "sha256": f.sha256} for f in files}
+    return {"schema": 1, "files": dict(sorted(entries.items()))}
+
+
+class Store:
+    """The directory ``root`` (for example /opt/sparkpair) with ``releases/`` and the link ``current``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.releases = root / "releases"
+        self.link = root / "current"
+
+    def path(self, release: str) -> Path:
+        """Directory of a release; raises StoreError for anything that is not an id of ours."""
+        if not RELEASE_ID.fullmatch(release):
+            raise StoreError(f"{release!r} is not a release id (12 hexadecimal digits)")
+        return self.releases / release
+
+    def current(self) -> str | None:
+        """The id that ``current`` points to, or None."""
+        try:
+            target = self.link.readlink()
+        except OSError:
+            return None
+        return target.name if RELEASE_ID.fullmatch(target.name) else None
+
+    def ids(self) -> list[str]:
+        """Ids of all release directories, sorted."""
+        if not self.releases.is_dir():
+            return []
+        return sorted(p.name for p in self.releases.iterdir() if RELEASE_ID.fullmatch(p.name) and p.is_dir())
+
+    def check(self, release: str) -> Check:
+        """Compare a release directory with its own listing; a missing or stray file is damage as well."""
+        base = self.path(release)
+        if not base.is_dir():
+            return Check(exists=False)
+        try:
+            listed = json.loads((base / LISTING).read_text())["files"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return Check(exists=True, damage=[f"{LISTING}: {error}"])
+        damage = []
+        present = {p.relative_to(base) for p in base.rglob("*") if not p.is_dir() or p.is_symlink()} - {Path(LISTING)}
+        for path in sorted(str(p) for p in present if p.parts[0] != SECRETS and str(p) not in listed):
+            damage.append(f"{path}: not part of the release")
+        for path, wanted in sorted(listed.items()):
+            reason = _compare(base / path, wanted)
+            if reason:
+                damage.append(f"{path}: {reason}")
+        return Check(exists=True, damage=damage)
+
+    def read(self, release: str, path: str) -> str | None:
+        """Text of one file of a release, or None when it is not readable."""
+        try:
+            return (self.path(release) / path).read_text()
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def matches(self, release: str, files: list[File]) -> bool:
+        """True when the release is complete and holds exactly these files."""
+        if not self.check(release).complete:
+            return False
+        try:
+            return bool(json.loads((self.path(release) / LISTING).read_text()) == _listing(files))
+        except (OSError, ValueError):
+            return False
+
+    def stage(self, release: str, files: list[File]) -> None:
+        """Write a release whole, or not at all. Raises StoreError.
+
+        The exchange with an older copy of the same release is two renames; a crash between them leaves the
+        release missing, never mixed, and the next staging writes it again.
+        """
+        base = self.path(release)
+        self.releases.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fresh = self.releases / f".staging-{release}"
+        _remove(fresh)
+        try:
+            fresh.mkdir(mode=0o755)
+            listing = File(LISTING, (json.dumps(_listing(files), indent=1) + "\n").encode(), 0o644)
+            for file in [*files, listing]:
+                _write(fresh, file)
+            _sync_tree(fresh)
+            if base.exists():
+                old = self.releases / f".replaced-{release}"
+                _remove(old)
+                base.rename(old)
+                fresh.rename(base)
+                _remove(old)
+            else:
+                fresh.rename(base)
+            _sync(self.releases)
+        except OSError as error:
+            _remove(fresh)
+            raise StoreError(f"cannot stage release {release} below {self.releases}: {error}") from error
+
+    def arm(self, release: str, secrets: dict[str, str]) -> None:
+        """Give a release its secrets (name to text): a folder of mode 0700 with files of mode 0600. Raises StoreError."""
+        base = self.path(release)
+        if not base.is_dir():
+            raise StoreError(f"release {release} is not on this rank, so it cannot be started")
+        fresh = base / f".{SECRETS}-next"
+        try:
+            _remove(fresh)
+            fresh.mkdir(mode=0o700)
+            for name, text in secrets.items():
+                _write(fresh, File(name, text.encode(), 0o600))
+            _remove(base / SECRETS)
+            fresh.rename(base / SECRETS)
+            _sync(base)
+        except OSError as error:
+            raise StoreError(f"cannot write the secrets of release {release}: {error}") from error
+
+    def switch(self, release: str | None) -> None:
+        """Point ``current`` at a release by rename, or remove the link with None. Raises StoreError."""
+        if release is None:
+            self.link.unlink(missing_ok=True)
+            return
+        if not self.path(release).is_dir():
+            raise StoreError(f"release {release} is not on this rank, so 'current' stays as it is")
+        fresh = self.root / ".current-next"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(Path("releases") / release)
+        fresh.rename(self.link)
+        _sync(self.root)
+
+    def remove(self, release: str) -> None:
+        """Remove a release that is not current. Raises StoreError."""
+        if release == self.current():
+            raise StoreError(f"release {release} is current and cannot be removed")
+        _remove(self.path(release))
+
+    def leftovers(self) -> list[str]:
+        """Names of half-written directories that an interrupted run left behind."""
+        if not self.releases.is_dir():
+            return []
+        return sorted(p.name for p in self.releases.iterdir() if p.name.startswith((".staging-", ".replaced-")))
+
+
+def _compare(path: Path, wanted: dict[str, Any]) -> str | None:
+    try:
+        info = path.lstat()
+    except OSError:
+        return "missing"
+    if not stat.S_ISREG(info.st_mode):
+        return "not a regular file"
+    if f"{stat.S_IMODE(info.st_mode):04o}" != wanted.get("mode"):
+        return f"mode {stat.S_IMODE(info.st_mode):04o}, wanted {wanted.get('mode')}"
+    if hashlib.sha256(path.read_bytes()).hexdigest() != wanted.get("sha256"):
+        return "content differs from the release's listing"
+    return None
+
+
+def _write(base: Path, file: File) -> None:
+    path = base / file.path
+    if base not in path.resolve().parents:
+        raise StoreError(f"{file.path}: leaves the release directory")
+    for parent in reversed(path.relative_to(base).parents):
+        if str(parent) != ".":
+            (base / parent).mkdir(mode=0o755, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(file.content)
+        # fchmod and not the mode of open: the umask of the login shell must not decide.
+        os.fchmod(stream.fileno(), file.mode)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_tree(base: Path) -> None:
+    for folder, _, _ in os.walk(base):
+        _sync(Path(folder))
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)

@@ -1,0 +1,59 @@
+#!/usr/bin/python
+"""Module ``spark_state``."""
+
+DOCUMENTATION = r"""
+module: spark_state
+short_description: Read everything about one rank in one call
+description:
+  - Reads the current release and verifies it by content, lists releases and leftovers, inspects the engine containers,
+    reads the memory, and on request asks Ray and sends API requests.
+  - Changes nothing.
+options:
+  root:
+    description: Directory of releases on the rank.
+    type: path
+    default: /opt/sparkpair
+  release:
+    description: Release to verify by content. The current one when not given.
+    type: str
+  ray:
+    description: Ask Ray, inside the running engine container, which nodes are alive.
+    type: bool
+    default: false
+  requests:
+    description: API requests to send when an engine runs, with the keys C(base_url), C(groups) and C(deadline) as
+      M(spark_traffic) takes them.
+    type: dict
+attributes:
+  check_mode:
+    description: Reads in check mode as well.
+    support: full
+  diff_mode:
+    description: Changes nothing, so there is nothing to show.
+    support: none
+  idempotent:
+    description: Never changes anything.
+    support: full
+author:
+  - sparkpair contributors
+"""
+
+EXAMPLES = r"""
+- name: Read the state of every rank
+  spark_state:
+    ray: true
+  register: read
+"""
+
+RETURN = r"""
+state:
+  description: C(hostname), C(time), C(memory) in KiB, C(current), C(releases), C(leftovers), C(release) with
+    its damage, C(plan) of the current release, C(docker) (null, or why it does not answer), C(containers), C(ray), C(responses).
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.sparkpair.modules import spark_state
+
+if __name__ == "__main__":
+    spark_state()
