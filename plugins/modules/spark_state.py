@@ -47,8 +47,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: C(hostname), C(time), C(memory) in KiB, C(current), C(releases), C(leftovers), C(release) with
-    its damage, C(plan) of the current release, C(docker) (null, or why it does not answer), C(containers), C(ray), C(responses).
+  description:
+    - C(hostname), C(time), C(memory) in KiB, C(current), C(releases), C(leftovers), C(release) with its damage.
+    - C(plan) of the current release, C(docker) (null, or why it does not answer), C(containers), C(ray), C(responses).
   returned: always
   type: dict
 """

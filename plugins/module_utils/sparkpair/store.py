@@ -151,7 +151,7 @@ class Store:
             raise StoreError(f"cannot stage release {release} below {self.releases}: {error}") from error
 
     def arm(self, release: str, secrets: dict[str, str]) -> None:
-        """Give a release its secrets (name to text): a folder of mode 0700 with files of mode 0600. Raises StoreError."""
+        """Give a release its secrets (name to text): folder 0700, files 0600. Raises StoreError."""
         base = self.path(release)
         if not base.is_dir():
             raise StoreError(f"release {release} is not on this rank, so it cannot be started")

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -39,7 +40,7 @@ def probe(url: str) -> NoReturn:
     """Exit with 0 when ``url`` answers 200 within four seconds."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=4) as answer:
-        sys.exit(0 if answer.status == 200 else 1)
+        sys.exit(0 if answer.status == HTTPStatus.OK else 1)
 
 
 def ray_start(launch: dict[str, Any], *where: str) -> list[str]:
@@ -58,7 +59,7 @@ def ray_start(launch: dict[str, Any], *where: str) -> list[str]:
 
 def wait_for_ranks(launch: dict[str, Any]) -> None:
     """Wait until Ray counts every rank of the pair as alive; end the container when the join timeout passes."""
-    import ray
+    import ray  # noqa: PLC0415 - with executor mp the image may hold no Ray
 
     ray.init(address="auto", logging_level="ERROR", log_to_driver=False, namespace="sparkpair")
     wanted = set(launch["ranks"])
@@ -83,7 +84,7 @@ def serve(arguments: list[str]) -> NoReturn:
     if key:
         os.environ["VLLM_API_KEY"] = key
     say("exec vllm serve")
-    os.execvp("vllm", ["vllm", "serve", *arguments])
+    os.execvp("vllm", ["vllm", "serve", *arguments])  # noqa: S606 - no shell is the point
 
 
 def head(launch: dict[str, Any], arguments: list[str]) -> NoReturn:
@@ -99,7 +100,7 @@ def head(launch: dict[str, Any], arguments: list[str]) -> NoReturn:
 
 
 def worker(launch: dict[str, Any]) -> NoReturn:
-    """Join the Ray head, again and again until the join timeout, and stay as long as the node is part of the cluster."""
+    """Join the Ray head, retrying until the join timeout, and stay while the node is part of the cluster."""
     target = f"{launch['head_address']}:{launch['ray']['port']}"
     child: subprocess.Popen[bytes] | None = None
 

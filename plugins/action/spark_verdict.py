@@ -1,0 +1,62 @@
+"""Action ``spark_verdict``: judges the whole pair from states that were read before; controller only."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from sparkpair import live
+from sparkpair.inputs import plain
+from sparkpair.screen import status_table
+
+display = Display()
+
+
+class ActionModule(ActionBase):
+    """Join the states of all ranks."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return ``serving``, ``reasons``, ``plan`` and the fragments for the report; never fails by itself."""
+        result = super().run(tmp, task_vars)
+        args = plain(self._task.args)
+        hostvars = (task_vars or {})["hostvars"]
+        states: dict[int, dict[str, Any] | None] = {}
+        names: dict[int, str] = {}
+        addresses: dict[int, str] = {}
+        for host in plain((task_vars or {})["ansible_play_hosts_all"]):
+            variables = hostvars[host]
+            rank = int(plain(variables["spark_rank"]))
+            read = plain(variables.get(args["states"], {}))
+            states[rank] = read.get("state")
+            names[rank] = host
+            addresses[rank] = plain(variables["spark_fabric_address"])
+        head = states.get(0) or {}
+        plan = args.get("plan") or head.get("plan")
+        ranks = [live.rank_report(n, names[n], addresses[n], states[n]) for n in sorted(names)]
+        fragment: dict[str, Any] = {"ranks": ranks}
+        if plan:
+            judged = live.verdict(plan, states, names)
+            fragment["plan"] = plan
+            if judged.probe:
+                fragment["draft_tokens_per_step"] = judged.probe.draft_tokens_per_step
+                fragment["tokens_per_second"] = judged.probe.tokens_per_second
+        else:
+            judged = live.Verdict(False, [f"{names[n]}: no release is current" for n in sorted(names)])
+        if args.get("show"):
+            for line in status_table(plan, ranks, states, judged):
+                display.display(line)
+        return result | {
+            "changed": False,
+            "serving": judged.serving,
+            "reasons": judged.reasons,
+            "probe": asdict(judged.probe) if judged.probe else None,
+            "plan": plan,
+            "states": {str(n): s for n, s in states.items()} if args.get("keep_states") else {},
+            "sparkpair_report": fragment,
+        }

@@ -1,0 +1,101 @@
+"""Callback ``sparkpair_report``: writes ``reports/<verb>/<UTC time>/result.json`` at the end of every verb's run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible import context
+from ansible.plugins.callback import CallbackBase
+from sparkpair.inputs import plain
+from sparkpair.report import KEY, Report
+
+DOCUMENTATION = r"""
+name: sparkpair_report
+type: aggregate
+short_description: Write a machine-readable result for each verb
+description:
+  - Merges the key C(sparkpair_report) of task results, times the roles, and writes C(result.json) when the run ends,
+    however it ends. Playbooks outside the folder C(playbooks) of this checkout get no report.
+requirements:
+  - enable in configuration
+options:
+  reports:
+    description: Folder of the reports. C(reports) in the checkout when not set.
+    type: path
+    env:
+      - name: SPARKPAIR_REPORTS
+    ini:
+      - section: sparkpair
+        key: reports
+"""
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+class CallbackModule(CallbackBase):
+    """Collect fragments while the play runs."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "sparkpair_report"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Start without a report; only a verb's playbook gets one."""
+        super().__init__(*args, **kwargs)
+        self._report: Report | None = None
+        self._phase: tuple[str, float] | None = None
+
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        """Begin a report when the playbook is one of the verbs."""
+        path = Path(playbook._file_name).resolve()
+        if path.parent == CHECKOUT / "playbooks":
+            self._report = Report(verb=path.stem, check_mode=bool(context.CLIARGS.get("check")))
+
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002
+        """Charge the time since the last task to the last task's role."""
+        self._close_phase()
+        role = task._role.get_name() if task._role else ""
+        self._phase = (role.removeprefix("spark_") or "play", time.monotonic())
+
+    def _close_phase(self) -> None:
+        if self._report and self._phase:
+            name, since = self._phase
+            self._report.phases[name] = self._report.phases.get(name, 0.0) + time.monotonic() - since
+        self._phase = None
+
+    def _take(self, result: Any, *, failed: bool = False) -> None:
+        if self._report is None:
+            return
+        data = result._result if isinstance(result._result, dict) else {}
+        self._report.changed |= bool(data.get("changed"))
+        if isinstance(data.get(KEY), dict):
+            self._report.merge(plain(data[KEY]))
+        elif failed:
+            lines = str(data.get("msg", "failed")).splitlines() or ["failed"]
+            self._report.merge({"messages": [f"{result._host.get_name()}: {lines[0]}"]})
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        """Take the fragment of a result."""
+        self._take(result)
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        """Take the fragment of a failure, or its message."""
+        self._take(result, failed=not ignore_errors)
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        """Take the message of an unreachable host."""
+        self._take(result, failed=True)
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        """Write the report and say where it is."""
+        self._close_phase()
+        if self._report is None:
+            return
+        failed = any(stats.summarize(h)["failures"] or stats.summarize(h)["unreachable"] for h in stats.processed)
+        root = self.get_option("reports")
+        path = self._report.write(Path(root) if root else CHECKOUT / "reports", failed=failed)
+        shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        self._display.display(f"report: {shown}")

@@ -1,0 +1,155 @@
+"""Judges a live pair from the states of its ranks: does it run this plan, and does it serve? Controller only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import metrics
+from .containers import CONTAINER, LABEL_RELEASE
+
+PROBE_TOKENS = 48
+PROBE_PROMPT = "Count upwards from one, in words:"
+METRICS_LINES = "^vllm:spec_decode_num_"
+
+
+def probe_requests(plan: Mapping[str, Any], deadline: float = 60.0) -> dict[str, Any]:
+    """Requests that show whether a pair serves: health, served name, and a completion between two metric readings."""
+    read_metrics = {"method": "GET", "path": "/metrics", "keep_lines": METRICS_LINES, "timeout": 10}
+    completion = {
+        "model": plan["served_model_name"],
+        "prompt": PROBE_PROMPT,
+        "max_tokens": PROBE_TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    requests = [
+        {"id": "health", "method": "GET", "path": "/health", "timeout": 10},
+        {"id": "models", "method": "GET", "path": "/v1/models", "timeout": 10},
+        {"id": "before", **read_metrics},
+        {"id": "completion", "method": "POST", "path": "/v1/completions", "timeout": deadline, "body": completion},
+        {"id": "after", **read_metrics},
+    ]
+    return {
+        "base_url": f"http://127.0.0.1:{plan['port']}",
+        "deadline": deadline,
+        "groups": [{"name": "probe", "mode": "sequential", "requests": requests}],
+    }
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the API answered: whether it serves and why not, tokens per second, and draft tokens per step (or None)."""
+
+    serves: bool
+    reason: str
+    tokens_per_second: float | None = None
+    draft_tokens_per_step: float | None = None
+
+
+def judge_probe(plan: Mapping[str, Any], responses: Sequence[Mapping[str, Any]]) -> Probe:
+    """Judge the answers to ``probe_requests``."""
+    by_id = {r["id"]: r for r in responses}
+    for name in ("health", "models", "completion"):
+        answer = by_id.get(name)
+        if answer is None or answer["status"] != 200:  # noqa: PLR2004
+            seen = "nothing" if answer is None else answer["error"] or f"status {answer['status']}"
+            return Probe(False, f"{name}: {seen}")
+    served = [m.get("id") for m in (by_id["models"]["json"] or {}).get("data", [])]
+    if plan["served_model_name"] not in served:
+        return Probe(False, f"models: serves {served}, wanted {plan['served_model_name']!r}")
+    answer = by_id["completion"]
+    tokens = ((answer["json"] or {}).get("usage") or {}).get("completion_tokens", 0)
+    if not tokens:
+        return Probe(False, "completion: no token came back")
+    rate = round(tokens / max(1e-6, answer["ended"] - answer["started"]), 1)
+    width = None
+    if plan["expected_width"] is not None:
+        try:
+            delta = metrics.delta(
+                metrics.parse(by_id["before"]["text"] or ""), metrics.parse(by_id["after"]["text"] or "")
+            )
+            width = round(metrics.draft_width(delta), 2)
+        except metrics.MetricsError as error:
+            return Probe(False, f"metrics: {error}", rate)
+    return Probe(True, "", rate, width)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the pair serves exactly the wanted release; ``reasons`` say why not; ``probe`` is the API's part."""
+
+    serving: bool
+    reasons: list[str] = field(default_factory=list)
+    probe: Probe | None = None
+
+
+def _container(c: Mapping[str, Any]) -> str:
+    return f"{c['name']} ({c['status']}, release {c['labels'].get(LABEL_RELEASE, 'none')})"
+
+
+def rank_reasons(name: str, state: Mapping[str, Any] | None, release: str) -> list[str]:
+    """Why a rank does not run ``release`` exactly as staged; empty when it does. ``state`` None is unreachable."""
+    if state is None:
+        return [f"{name}: not reached"]
+    if state["docker"]:
+        return [f"{name}: {state['docker']}"]
+    reasons = []
+    if state["current"] != release:
+        reasons.append(f"{name}: current release is {state['current'] or 'none'}")
+    checked = state["release"] or {}
+    if checked.get("id") == release and checked["exists"] and checked["damage"]:
+        reasons.append(f"{name}: release {release} is damaged: {'; '.join(checked['damage'])}")
+    if state["leftovers"]:
+        reasons.append(f"{name}: an interrupted run left {', '.join(state['leftovers'])}")
+    running = [c for c in state["containers"] if c["running"] and c["labels"].get(LABEL_RELEASE) == release]
+    if not running:
+        found = ", ".join(_container(c) for c in state["containers"]) or "no container"
+        reasons.append(f"{name}: {CONTAINER} of release {release} does not run; found {found}")
+    elif len(state["containers"]) > 1:
+        reasons.append(f"{name}: more than one container of ours")
+    elif running[0]["restart_count"]:
+        reasons.append(f"{name}: {CONTAINER} was restarted {running[0]['restart_count']} times")
+    return reasons
+
+
+def verdict(
+    plan: Mapping[str, Any], states: Mapping[int, Mapping[str, Any] | None], names: Mapping[int, str]
+) -> Verdict:
+    """Judge the whole pair.
+
+    Args:
+        plan: a plan, or the plan of a release.
+        states: rank number to the state that ``spark_state`` read (the head's with answers to ``probe_requests``), or
+            None for a rank that was not reached.
+        names: rank number to the name to show.
+    """
+    reasons = [r for n in sorted(names) for r in rank_reasons(names[n], states.get(n), plan["release"])]
+    head = states.get(0)
+    responses = (head or {}).get("responses")
+    if not responses:
+        return Verdict(False, reasons or [f"{names[0]}: the API was not asked"])
+    probe = judge_probe(plan, responses)
+    if not probe.serves:
+        reasons.append(f"{names[0]}: {probe.reason}")
+    return Verdict(not reasons, reasons, probe)
+
+
+def rank_report(rank: int, name: str, address: str, state: Mapping[str, Any] | None) -> dict[str, Any]:
+    """One entry of ``ranks`` in result.json."""
+    found: list[Mapping[str, Any]] = list((state or {}).get("containers", []))
+    live = [c for c in found if c["name"] == CONTAINER] or found
+    container = live[0] if live else None
+    return {
+        "rank": rank,
+        "name": name,
+        "address": address,
+        "reached": state is not None,
+        "release": (state or {}).get("current"),
+        "container": container["name"] if container else None,
+        "container_state": container["status"] if container else None,
+        "image": container["image"] if container else None,
+        "image_id": container["image_id"] if container else None,
+        "started_at": container["started_at"] if container else None,
+    }

@@ -1,0 +1,49 @@
+"""Short tables for the operator's screen. Controller only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .live import Verdict
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Rows under a header, columns aligned left, None shown as a dash."""
+    cells = [[str(c) for c in header], *[["-" if c is None else str(c) for c in row] for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def short_image(image: str | None) -> str | None:
+    """An image reference that fits a table: the name's last part, a digest cut to 12 digits."""
+    if image is None:
+        return None
+    name, _, digest = image.rsplit("/", 1)[-1].partition("@sha256:")
+    return f"{name}@{digest[:12]}" if digest else name
+
+
+def status_table(
+    plan: Mapping[str, Any] | None,
+    ranks: Sequence[Mapping[str, Any]],
+    states: Mapping[int, Mapping[str, Any] | None],
+    judged: Verdict,
+) -> list[str]:
+    """The table of ``status.yml`` and the sentence under it."""
+    rows = []
+    for rank in ranks:
+        state = states[rank["rank"]]
+        alive = (state or {}).get("ray") or (states.get(0) or {}).get("ray") or {"alive": []}
+        in_ray = "alive" if rank["address"] in alive["alive"] else "-"
+        if plan and plan["executor"] != "ray":
+            in_ray = "not used"
+        engine = rank["container_state"] or ("unreachable" if not rank["reached"] else "no container")
+        rows.append((rank["rank"], rank["name"], rank["release"], short_image(rank["image"]), engine, in_ray))
+    lines = table(("rank", "host", "release", "image", "engine", "ray"), rows)
+    if judged.serving and judged.probe and plan:
+        width = judged.probe.draft_tokens_per_step
+        drafts = "no speculation" if width is None else f"{width:.1f} draft tokens per step"
+        lines.append(f"serving at {plan['endpoint']}: {judged.probe.tokens_per_second} tokens/s in the probe, {drafts}")
+    else:
+        lines += ["not serving:", *(f"  - {reason}" for reason in judged.reasons)]
+    return lines

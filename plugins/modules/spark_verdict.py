@@ -1,0 +1,74 @@
+#!/usr/bin/python
+"""Documentation of the action ``spark_verdict``."""
+
+DOCUMENTATION = r"""
+module: spark_verdict
+short_description: Judge the whole pair from the states of its ranks
+description:
+  - Joins what M(spark_state) read on every host of the play, and says whether the pair serves exactly one release, and
+    if not, why not. Runs on the controller and opens no connection. Use it with C(run_once).
+options:
+  states:
+    description: Name of the variable in which every host registered the result of M(spark_state).
+    type: str
+    required: true
+  plan:
+    description: The wanted plan. The plan of the head's current release when not given.
+    type: dict
+  show:
+    description: Print a short table.
+    type: bool
+    default: false
+  keep_states:
+    description: Return the joined states, by rank.
+    type: bool
+    default: false
+attributes:
+  action:
+    description: Runs as an action on the controller.
+    support: full
+  check_mode:
+    description: Gives the same result in check mode.
+    support: full
+  diff_mode:
+    description: Changes nothing, so there is nothing to show.
+    support: none
+  idempotent:
+    description: Never changes anything.
+    support: full
+author:
+  - sparkpair contributors
+"""
+
+EXAMPLES = r"""
+- name: Judge the pair
+  spark_verdict:
+    states: __spark_rollout_read
+    plan: "{{ planned.plan }}"
+  run_once: true
+  register: verdict
+"""
+
+RETURN = r"""
+serving:
+  description: Whether the pair serves exactly the wanted release.
+  returned: always
+  type: bool
+reasons:
+  description: Why it does not, one sentence each.
+  returned: always
+  type: list
+  elements: str
+probe:
+  description: What the API answered.
+  returned: always
+  type: dict
+plan:
+  description: The plan that was compared with.
+  returned: always
+  type: dict
+states:
+  description: States by rank, when asked for.
+  returned: always
+  type: dict
+"""
