@@ -1,0 +1,1 @@
+"""The local pair: Sparks as systemd containers, with the real engine inside."""

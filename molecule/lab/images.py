@@ -1,0 +1,239 @@
+"""Images of the local pair: the Spark host, and the engine with real vLLM and real Ray. Built once per input."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from .host import LabError, follow, ok, out, pipe, say
+
+INPUTS = Path(__file__).resolve().parent / "images"
+PREFIX = "sparkpair-lab"
+LABEL = "sparkpair.lab=1"
+SPARK_SUITE = "trixie"
+SPARK_PACKAGES = (
+    "systemd,systemd-sysv,dbus,openssh-server,sudo,python3,python3-requests,python3-yaml,iproute2,iptables,rsync,"
+    "docker.io,docker-cli,docker-compose,curl,ca-certificates,procps,jq,kmod"
+)
+ENGINE_SUITE = "bookworm"
+ENGINE_PACKAGES = "python3.11,python3.11-venv,libpython3.11,iproute2,procps,curl,libnuma1,libgomp1,ca-certificates"
+ENGINE_ENVIRONMENT = {
+    "PATH": "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LD_PRELOAD": "/opt/venv/lib/libiomp5.so",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "KMP_BLOCKTIME": "0",
+    "TORCHDYNAMO_DISABLE": "1",
+    "LAB_FORK_ENGINE_CORE": "1",
+}
+# vLLM 0.32.0 imports none of these for a text model.
+LEFT_OUT = ("torchvision", "torchaudio", "torchcodec", "triton")
+
+
+def digest(paths: Iterable[Path], *texts: str) -> str:
+    """First 12 hex digits of a hash over the files below ``paths`` (names and contents) and over ``texts``."""
+    total = hashlib.sha256()
+    for path in paths:
+        for file in sorted([path] if path.is_file() else path.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts and ".egg-info" not in str(file):
+                total.update(file.relative_to(path.parent).as_posix().encode() + b"\0" + file.read_bytes())
+    for text in texts:
+        total.update(text.encode() + b"\0")
+    return total.hexdigest()[:12]
+
+
+def spark_image() -> str:
+    """Reference of the Spark host image for the inputs of this checkout."""
+    return f"{PREFIX}/spark:{digest([INPUTS / 'sshd.conf'], SPARK_SUITE, SPARK_PACKAGES, 'spark 2')}"
+
+
+def engine_image() -> str:
+    """Reference of the engine image for the inputs of this checkout."""
+    inputs = [INPUTS / "engine.lock", INPUTS / "plugin"]
+    return f"{PREFIX}/engine:{digest(inputs, ENGINE_SUITE, ENGINE_PACKAGES, str(ENGINE_ENVIRONMENT), 'engine 2')}"
+
+
+def models_digest() -> str:
+    """First 12 hex digits that name the tiny models: they depend on their maker and on the engine's packages."""
+    return digest([INPUTS / "make_models.py", INPUTS / "engine.lock"])
+
+
+def debian_mirror(sources: Path = Path("/etc/apt")) -> str | None:
+    """The Debian mirror that this machine's apt uses, or None: debootstrap then takes its own default."""
+    text = "\n".join(
+        p.read_text(errors="replace") for p in sorted([*sources.glob("sources.list"), *sources.glob("sources.list.d/*")])
+    )
+    for url in re.findall(r"(?m)^(?:URIs:\s*|deb\s+(?:\[[^\]]*\]\s+)?)(https?://\S+)", text):
+        if url.rstrip("/").endswith("/debian"):
+            return str(url)
+    return None
+
+
+def exists(image: str) -> bool:
+    """Tell whether the Docker Engine holds an image."""
+    return ok(["docker", "image", "inspect", image])
+
+
+def _bootstrap(suite: str, packages: str, folder: Path) -> None:
+    argv = ["debootstrap", "--variant=minbase", f"--include={packages}"]
+    keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+    argv += [f"--keyring={keyring}"] if keyring.exists() else []
+    argv += [suite, str(folder), *([mirror] if (mirror := debian_mirror()) else [])]
+    # debootstrap passes the environment on to package scripts, and a foreign TMPDIR does not exist in there.
+    follow(f"debootstrap {suite}", argv, env={"TMPDIR": "/tmp", "LC_ALL": "C"})  # noqa: S108 - inside the new root
+    shutil.rmtree(folder / "var/cache/apt/archives", ignore_errors=True)
+    shutil.rmtree(folder / "var/lib/apt/lists", ignore_errors=True)
+    for path in ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"):
+        shutil.rmtree(folder / path, ignore_errors=True)
+    (folder / "var/cache/apt/archives/partial").mkdir(parents=True)
+    (folder / "var/lib/apt/lists/partial").mkdir(parents=True)
+
+
+def _import(folder: Path, image: str, changes: Iterable[str] = ()) -> None:
+    options = [part for change in (f"LABEL {LABEL}", *changes) for part in ("--change", change)]
+    say(f"import {image}")
+    pipe(
+        f"import {image}",
+        ["tar", "-C", str(folder), "--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*", "-c", "."],
+        ["docker", "import", *options, "-", image],
+    )
+
+
+def build_spark() -> str:
+    """Build the Spark host image when it is not there; returns its reference. Raises LabError."""
+    image = spark_image()
+    if exists(image):
+        return image
+    with tempfile.TemporaryDirectory(prefix="sparkpair-lab-", dir=_work()) as name:
+        root = Path(name) / "root"
+        _bootstrap(SPARK_SUITE, SPARK_PACKAGES, root)
+        (root / "etc/ssh/sshd_config.d/sparkpair-lab.conf").write_bytes((INPUTS / "sshd.conf").read_bytes())
+        (root / "etc/sudoers.d").mkdir(exist_ok=True)
+        sudoers = root / "etc/sudoers.d/spark"
+        sudoers.write_text("spark ALL=(ALL) NOPASSWD: ALL\n")
+        sudoers.chmod(0o440)
+        out(["chroot", str(root), "useradd", "-m", "-s", "/bin/bash", "-u", "1000", "spark"])
+        # Host keys come from the lab's folder, so that a Spark made anew is still the host that the controller knows.
+        for key in (root / "etc/ssh").glob("ssh_host_*"):
+            key.unlink()
+        for unit in ("systemd-modules-load", "systemd-udevd", "systemd-logind", "getty@tty1", "apt-daily.timer"):
+            out(["chroot", str(root), "systemctl", "mask", unit], check=False)
+        out(["chroot", str(root), "systemctl", "enable", "docker", "ssh"])
+        (root / "etc/docker").mkdir(exist_ok=True)
+        (root / "etc/docker/daemon.json").write_text('{"storage-driver": "overlay2"}\n')
+        (root / "etc/machine-id").write_text("")
+        _import(root, image, ['CMD ["/sbin/init"]', "ENV container=docker"])
+    return image
+
+
+def pip_settings() -> tuple[dict[str, str], list[Path]]:
+    """Settings of this machine's pip as environment variables, and the local files and folders that they name."""
+    listed = out(["python3", "-m", "pip", "config", "list"], check=False)
+    env = {k: v for k, v in os.environ.items() if k.startswith("PIP_")}
+    for line in listed.splitlines():
+        key, _, value = line.partition("=")
+        name = "PIP_" + key.rsplit(".", 1)[-1].upper().replace("-", "_")
+        if key.startswith((":env:", "global.")):
+            env.setdefault(name, " ".join(value.strip("'").split("\\n")))
+    env.pop("PIP_PYTHON", None)
+    words = [word.removeprefix("file://") for value in env.values() for word in value.split()]
+    paths = {Path(w) for w in words if w.startswith("/") and Path(w).exists()}
+    # A simple index of files links to wheels beside it, so its whole folder is needed.
+    return env, sorted({p.parent if p.name == "simple" else p for p in paths})
+
+
+def build_engine() -> str:
+    """Build the engine image when it is not there; returns its reference. Raises LabError."""
+    image = engine_image()
+    if exists(image):
+        return image
+    base = f"{PREFIX}/engine-base:{digest([], ENGINE_SUITE, ENGINE_PACKAGES)}"
+    if not exists(base):
+        with tempfile.TemporaryDirectory(prefix="sparkpair-lab-", dir=_work()) as name:
+            _bootstrap(ENGINE_SUITE, ENGINE_PACKAGES, Path(name) / "root")
+            _import(Path(name) / "root", base, ['CMD ["/bin/bash"]'])
+    env, paths = pip_settings()
+    maker = f"{PREFIX}-make-engine"
+    out(["docker", "rm", "-f", maker], check=False)
+    run = ["docker", "run", "--name", maker, "--network", "host", "--label", LABEL]
+    run += ["-v", f"{INPUTS}:/inputs:ro", *(p for path in paths for p in ("-v", f"{path}:{path}:ro"))]
+    run += [part for key, value in env.items() for part in ("-e", f"{key}={value}")]
+    run += ["-e", "PIP_NO_CACHE_DIR=1", "-e", "PIP_ROOT_USER_ACTION=ignore", base, "bash", "-euc", _INSTALL]
+    try:
+        follow("install vLLM and Ray into the engine image (downloads about 700 MB)", run)
+        changes = [f'ENV {k}="{v}"' for k, v in ENGINE_ENVIRONMENT.items()]
+        options = [part for change in (*changes, f"LABEL {LABEL}") for part in ("--change", change)]
+        say(f"commit {image}")
+        out(["docker", "commit", *options, maker, image])
+    finally:
+        out(["docker", "rm", "-f", maker], check=False)
+    return image
+
+
+_INSTALL = """
+python3.11 -m venv /opt/venv
+cp -r /inputs/plugin /tmp/plugin
+/opt/venv/bin/pip install --progress-bar off --no-deps -r /inputs/engine.lock
+/opt/venv/bin/pip install --progress-bar off --no-deps --no-build-isolation /tmp/plugin
+rm -rf /tmp/plugin
+find /opt/venv -type d \\( -name tests -o -name test \\) -path '*/site-packages/*' \
+  \\( -path '*/torch/*' -o -path '*/numpy/*' -o -path '*/numba/*' -o -path '*/sympy/*' \\) -prune -exec rm -rf {} +
+rm -rf /opt/venv/lib/python3.11/site-packages/torch/include
+test -e /opt/venv/lib/libiomp5.so
+"""
+
+
+def make_models(home: Path) -> Path:
+    """Make the tiny models with the engine image, laid out as a Hugging Face cache; returns its folder.
+
+    The layout is what a download by revision leaves: ``hub/models--<org>--<name>/{refs/main,snapshots/<revision>}``.
+    """
+    cache = home / "models" / models_digest() / "huggingface"
+    if (cache / "complete").exists():
+        return cache
+    shutil.rmtree(cache.parent, ignore_errors=True)
+    cache.mkdir(parents=True)
+    out(
+        ["docker", "run", "--rm", "--network", "none", "-v", f"{INPUTS}:/inputs:ro", "-v", f"{cache.parent}:/made"]
+        + [engine_image(), "python3", "/inputs/make_models.py", "/made/plain"]
+    )
+    for folder, (name, revision) in model_revisions().items():
+        repo = cache / "hub" / f"models--{PREFIX}--{name}"
+        (repo / "refs").mkdir(parents=True)
+        (repo / "refs" / "main").write_text(revision)
+        (repo / "snapshots").mkdir()
+        (cache.parent / "plain" / folder).rename(repo / "snapshots" / revision)
+    (cache / "complete").touch()
+    say(f"made the tiny models in {cache}")
+    return cache
+
+
+def model_revisions() -> dict[str, tuple[str, str]]:
+    """Folder that make_models.py writes, to (repository name, 40 hex digits of its revision)."""
+    names = {"target": "tiny-target", "draft-dflash": "tiny-dflash"}
+    return {
+        folder: (name, hashlib.sha1(f"{models_digest()} {name}".encode()).hexdigest())  # noqa: S324 - a git-like id
+        for folder, name in names.items()
+    }
+
+
+def _work() -> Path:
+    """A folder with room for a root file system; /tmp is often memory."""
+    folder = Path("/var/tmp")  # noqa: S108 - only the parent of a private folder
+    if shutil.disk_usage(folder).free < 8 * 1024**3:
+        raise LabError(f"{folder} has less than 8 GiB free, and building the images needs that much")
+    return folder
+
+
+def leftovers() -> list[str]:
+    """Build containers that an interrupted run left behind."""
+    done = subprocess.run(
+        ["docker", "ps", "-aq", "--filter", f"name={PREFIX}-make-"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.split()
