@@ -11,9 +11,11 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import pip
+
 from .host import LabError, follow, ok, out, pipe, say
 
-INPUTS = Path(__file__).resolve().parent / "images"
+INPUTS = Path(__file__).resolve().parents[1] / "images"
 PREFIX = "sparkpair-lab"
 LABEL = "sparkpair.lab=1"
 SPARK_SUITE = "trixie"
@@ -22,7 +24,7 @@ SPARK_PACKAGES = (
     "docker.io,docker-cli,docker-compose,curl,ca-certificates,procps,jq,kmod"
 )
 ENGINE_SUITE = "bookworm"
-ENGINE_PACKAGES = "python3.11,python3.11-venv,libpython3.11,iproute2,procps,curl,libnuma1,libgomp1,ca-certificates"
+ENGINE_PACKAGES = "python3.11,libpython3.11,iproute2,procps,curl,libnuma1,libgomp1,ca-certificates"
 ENGINE_ENVIRONMENT = {
     "PATH": "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LD_PRELOAD": "/opt/venv/lib/libiomp5.so",
@@ -32,8 +34,20 @@ ENGINE_ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "LAB_FORK_ENGINE_CORE": "1",
 }
-# vLLM 0.32.0 imports none of these for a text model.
-LEFT_OUT = ("torchvision", "torchaudio", "torchcodec", "triton")
+
+
+# Debian's Python brings no ensurepip, so the pip of the running interpreter is lent to the container.
+_INSTALL = """
+python3.11 -m venv --without-pip /opt/venv
+cp -r /inputs/plugin /tmp/plugin
+export PYTHONPATH=/opt/pip
+/opt/venv/bin/python -m pip install --progress-bar off --no-deps -r /inputs/engine.lock
+/opt/venv/bin/python -m pip install --progress-bar off --no-deps --no-build-isolation /tmp/plugin
+rm -rf /tmp/plugin
+rm -rf /opt/venv/lib/python3.11/site-packages/torch/include
+find /opt/venv -type d -name tests -path '*/site-packages/*' -prune -exec rm -rf {} +
+test -e /opt/venv/lib/libiomp5.so
+"""
 
 
 def digest(paths: Iterable[Path], *texts: str) -> str:
@@ -56,7 +70,7 @@ def spark_image() -> str:
 def engine_image() -> str:
     """Reference of the engine image for the inputs of this checkout."""
     inputs = [INPUTS / "engine.lock", INPUTS / "plugin"]
-    return f"{PREFIX}/engine:{digest(inputs, ENGINE_SUITE, ENGINE_PACKAGES, str(ENGINE_ENVIRONMENT), 'engine 2')}"
+    return f"{PREFIX}/engine:{digest(inputs, ENGINE_SUITE, ENGINE_PACKAGES, str(ENGINE_ENVIRONMENT), _INSTALL, 'engine 3')}"
 
 
 def models_digest() -> str:
@@ -162,7 +176,9 @@ def build_engine() -> str:
     maker = f"{PREFIX}-make-engine"
     out(["docker", "rm", "-f", maker], check=False)
     run = ["docker", "run", "--name", maker, "--network", "host", "--label", LABEL]
-    run += ["-v", f"{INPUTS}:/inputs:ro", *(p for path in paths for p in ("-v", f"{path}:{path}:ro"))]
+    lent = Path(pip.__file__).parent
+    run += ["-v", f"{INPUTS}:/inputs:ro", "-v", f"{lent}:/opt/pip/pip:ro"]
+    run += [p for path in paths for p in ("-v", f"{path}:{path}:ro")]
     run += [part for key, value in env.items() for part in ("-e", f"{key}={value}")]
     run += ["-e", "PIP_NO_CACHE_DIR=1", "-e", "PIP_ROOT_USER_ACTION=ignore", base, "bash", "-euc", _INSTALL]
     try:
@@ -174,19 +190,6 @@ def build_engine() -> str:
     finally:
         out(["docker", "rm", "-f", maker], check=False)
     return image
-
-
-_INSTALL = """
-python3.11 -m venv /opt/venv
-cp -r /inputs/plugin /tmp/plugin
-/opt/venv/bin/pip install --progress-bar off --no-deps -r /inputs/engine.lock
-/opt/venv/bin/pip install --progress-bar off --no-deps --no-build-isolation /tmp/plugin
-rm -rf /tmp/plugin
-find /opt/venv -type d \\( -name tests -o -name test \\) -path '*/site-packages/*' \
-  \\( -path '*/torch/*' -o -path '*/numpy/*' -o -path '*/numba/*' -o -path '*/sympy/*' \\) -prune -exec rm -rf {} +
-rm -rf /opt/venv/lib/python3.11/site-packages/torch/include
-test -e /opt/venv/lib/libiomp5.so
-"""
 
 
 def make_models(home: Path) -> Path:
