@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "molecule" / "lab"))
 
-from sparklab import layout
+from sparklab import images, layout
 
 
 def main() -> None:
@@ -31,8 +31,13 @@ def main() -> None:
         "spark_fabric_interface": layout.INTERFACE,
         "spark_hf_home": f"/home/{layout.USER}/.cache/huggingface",
         "spark_cache_dir": f"/home/{layout.USER}/.cache/sparkpair",
+        "image": images.engine_image(),
     }
-    print(json.dumps({"sparks": {"hosts": sorted(hostvars), "vars": common}, "_meta": {"hostvars": hostvars}}, indent=1))
+    for prefix, (name, revision) in zip(("model", "dflash"), images.model_revisions().values(), strict=True):
+        common[f"{prefix}_revision"] = revision
+        common["model" if prefix == "model" else "dflash_model"] = f"{layout.PREFIX}/{name}"
+    groups = {"sparks": {"hosts": sorted(hostvars), "vars": common}, "_meta": {"hostvars": hostvars}}
+    print(json.dumps(groups, indent=1))
 
 
 if __name__ == "__main__":

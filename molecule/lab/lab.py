@@ -12,7 +12,7 @@ from sparklab.host import LabError, ensure_engine, fail
 
 def main() -> int:
     """Run one command; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="lab.py", description="A pair of Sparks on this machine, with the real engine.")
+    parser = argparse.ArgumentParser(prog="lab.py", description="A pair of Sparks on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="make the Sparks, or heal what is missing of them")
     up.add_argument("--ranks", type=int, default=None, help="how many (default: as before, else 2)")

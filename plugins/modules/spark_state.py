@@ -20,10 +20,10 @@ options:
     description: Ask Ray, inside the running engine container, which nodes are alive.
     type: bool
     default: false
-  requests:
-    description: API requests to send when an engine runs, with the keys C(base_url), C(groups) and C(deadline) as
-      M(spark_traffic) takes them.
-    type: dict
+  probe:
+    description: Send the few API requests that show whether the current release serves, when an engine runs.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Reads in check mode as well.

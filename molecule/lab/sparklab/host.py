@@ -99,7 +99,13 @@ def _distribution() -> Iterable[str]:
 
 def ensure_packages() -> None:
     """Install what is missing of the distribution's packages. Raises LabError where that is not possible."""
-    programs = {"dockerd": "docker.io", "docker": "docker.io", "debootstrap": "debootstrap", "ssh-keygen": "openssh-client"}
+    programs = {
+        "dockerd": "docker.io",
+        "docker": "docker.io",
+        "debootstrap": "debootstrap",
+        "ssh-keygen": "openssh-client",
+        "iptables": "iptables",
+    }
     missing = sorted(program for program in programs if shutil.which(program, path=_path()) is None)
     if not missing:
         return
@@ -136,7 +142,7 @@ def ensure_engine() -> None:
     while not ok(["docker", "info"]):
         if time.monotonic() > deadline:
             tail = "\n  ".join(DAEMON_LOG.read_text().splitlines()[-12:]) if DAEMON_LOG.exists() else "(no log)"
-            raise LabError(f"the Docker Engine did not answer within {START_SECONDS:.0f} s; its log ends with\n  {tail}")
+            raise LabError(f"the Docker Engine gave no answer for {START_SECONDS:.0f} s; its log ends with\n  {tail}")
         time.sleep(0.5)
     say(f"Docker Engine {out(['docker', 'version', '--format', '{{.Server.Version}}']).strip()} answers")
 
@@ -145,9 +151,7 @@ def _start_daemon() -> None:
     _clear_remains()
     say(f"starting dockerd (log: {DAEMON_LOG})")
     with DAEMON_LOG.open("ab") as log:
-        subprocess.Popen(
-            ["dockerd"], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/"
-        )
+        subprocess.Popen(["dockerd"], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/")
 
 
 def _clear_remains() -> None:

@@ -9,9 +9,8 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
-
-import pip
 
 from .host import LabError, follow, ok, out, pipe, say
 
@@ -70,7 +69,8 @@ def spark_image() -> str:
 def engine_image() -> str:
     """Reference of the engine image for the inputs of this checkout."""
     inputs = [INPUTS / "engine.lock", INPUTS / "plugin"]
-    return f"{PREFIX}/engine:{digest(inputs, ENGINE_SUITE, ENGINE_PACKAGES, str(ENGINE_ENVIRONMENT), _INSTALL, 'engine 3')}"
+    texts = (ENGINE_SUITE, ENGINE_PACKAGES, str(ENGINE_ENVIRONMENT), _INSTALL, "engine 3")
+    return f"{PREFIX}/engine:{digest(inputs, *texts)}"
 
 
 def models_digest() -> str:
@@ -80,9 +80,8 @@ def models_digest() -> str:
 
 def debian_mirror(sources: Path = Path("/etc/apt")) -> str | None:
     """The Debian mirror that this machine's apt uses, or None: debootstrap then takes its own default."""
-    text = "\n".join(
-        p.read_text(errors="replace") for p in sorted([*sources.glob("sources.list"), *sources.glob("sources.list.d/*")])
-    )
+    files = sorted([*sources.glob("sources.list"), *sources.glob("sources.list.d/*")])
+    text = "\n".join(p.read_text(errors="replace") for p in files)
     for url in re.findall(r"(?m)^(?:URIs:\s*|deb\s+(?:\[[^\]]*\]\s+)?)(https?://\S+)", text):
         if url.rstrip("/").endswith("/debian"):
             return str(url)
@@ -100,7 +99,8 @@ def _bootstrap(suite: str, packages: str, folder: Path) -> None:
     argv += [f"--keyring={keyring}"] if keyring.exists() else []
     argv += [suite, str(folder), *([mirror] if (mirror := debian_mirror()) else [])]
     # debootstrap passes the environment on to package scripts, and a foreign TMPDIR does not exist in there.
-    follow(f"debootstrap {suite}", argv, env={"TMPDIR": "/tmp", "LC_ALL": "C"})  # noqa: S108 - inside the new root
+    env = {"TMPDIR": "/tmp", "LC_ALL": "C"}  # noqa: S108 - inside the new root
+    follow(f"debootstrap {suite}", argv, env=env)
     shutil.rmtree(folder / "var/cache/apt/archives", ignore_errors=True)
     shutil.rmtree(folder / "var/lib/apt/lists", ignore_errors=True)
     for path in ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"):
@@ -176,7 +176,7 @@ def build_engine() -> str:
     maker = f"{PREFIX}-make-engine"
     out(["docker", "rm", "-f", maker], check=False)
     run = ["docker", "run", "--name", maker, "--network", "host", "--label", LABEL]
-    lent = Path(pip.__file__).parent
+    lent = Path(str(find_spec("pip").origin)).parent
     run += ["-v", f"{INPUTS}:/inputs:ro", "-v", f"{lent}:/opt/pip/pip:ro"]
     run += [p for path in paths for p in ("-v", f"{path}:{path}:ro")]
     run += [part for key, value in env.items() for part in ("-e", f"{key}={value}")]
@@ -202,10 +202,8 @@ def make_models(home: Path) -> Path:
         return cache
     shutil.rmtree(cache.parent, ignore_errors=True)
     cache.mkdir(parents=True)
-    out(
-        ["docker", "run", "--rm", "--network", "none", "-v", f"{INPUTS}:/inputs:ro", "-v", f"{cache.parent}:/made"]
-        + [engine_image(), "python3", "/inputs/make_models.py", "/made/plain"]
-    )
+    maker = ["docker", "run", "--rm", "--network", "none", "-v", f"{INPUTS}:/inputs:ro", "-v", f"{cache.parent}:/made"]
+    out([*maker, engine_image(), "python3", "/inputs/make_models.py", "/made/plain"])
     for folder, (name, revision) in model_revisions().items():
         repo = cache / "hub" / f"models--{PREFIX}--{name}"
         (repo / "refs").mkdir(parents=True)

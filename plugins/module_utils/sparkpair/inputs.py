@@ -14,7 +14,7 @@ from typing import Any
 from ansible import context
 from ansible.utils.vars import load_extra_vars
 
-from .plan import RANK_VARIABLES, Plan, RankInput, build_plan, find_overlays, read_ranks, uses_rdma
+from .plan import RANK_VARIABLES, Plan, RankInput, build_plan, find_overlays, fit_stock, read_ranks, uses_rdma
 from .settings import ABOUT, Problem, Resolved, resolve, shown
 from .sources import EnvFile, gather, read_env_file
 
@@ -87,7 +87,7 @@ def read_inputs(
     resolved = resolve(gathered.given, stock=stock)
     ranks, rank_problems = read_ranks(variables, rdma=uses_rdma(resolved.settings))
     problems += [*gathered.problems, *rank_problems, *_left_out(hostvars, hosts, task_vars)]
-    return Inputs(resolved, ranks, problems)
+    return Inputs(fit_stock(resolved, len(hosts)), ranks, problems)
 
 
 def _read(

@@ -9,34 +9,6 @@ from typing import Any
 from . import metrics
 from .containers import CONTAINER, LABEL_RELEASE
 
-PROBE_TOKENS = 48
-PROBE_PROMPT = "Count upwards from one, in words:"
-METRICS_LINES = "^vllm:spec_decode_num_"
-
-
-def probe_requests(plan: Mapping[str, Any], deadline: float = 60.0) -> dict[str, Any]:
-    """Requests that show whether a pair serves: health, served name, and a completion between two metric readings."""
-    read_metrics = {"method": "GET", "path": "/metrics", "keep_lines": METRICS_LINES, "timeout": 10}
-    completion = {
-        "model": plan["served_model_name"],
-        "prompt": PROBE_PROMPT,
-        "max_tokens": PROBE_TOKENS,
-        "temperature": 0,
-        "ignore_eos": True,
-    }
-    requests = [
-        {"id": "health", "method": "GET", "path": "/health", "timeout": 10},
-        {"id": "models", "method": "GET", "path": "/v1/models", "timeout": 10},
-        {"id": "before", **read_metrics},
-        {"id": "completion", "method": "POST", "path": "/v1/completions", "timeout": deadline, "body": completion},
-        {"id": "after", **read_metrics},
-    ]
-    return {
-        "base_url": f"http://127.0.0.1:{plan['port']}",
-        "deadline": deadline,
-        "groups": [{"name": "probe", "mode": "sequential", "requests": requests}],
-    }
-
 
 @dataclass(frozen=True)
 class Probe:
@@ -49,7 +21,7 @@ class Probe:
 
 
 def judge_probe(plan: Mapping[str, Any], responses: Sequence[Mapping[str, Any]]) -> Probe:
-    """Judge the answers to ``probe_requests``."""
+    """Judge the answers to ``probe.requests``."""
     by_id = {r["id"]: r for r in responses}
     for name in ("health", "models", "completion"):
         answer = by_id.get(name)
@@ -121,7 +93,7 @@ def verdict(
 
     Args:
         plan: a plan, or the plan of a release.
-        states: rank number to the state that ``spark_state`` read (the head's with answers to ``probe_requests``), or
+        states: rank number to the state that ``spark_state`` read (the head's with answers to ``probe.requests``), or
             None for a rank that was not reached.
         names: rank number to the name to show.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from . import engine, state, traffic
+from . import engine, probe, state, traffic
 from .runner import run
 from .store import File, Store, StoreError
 
@@ -22,20 +22,15 @@ def spark_state() -> None:
             "root": ROOT,
             "release": {"type": "str"},
             "ray": {"type": "bool", "default": False},
-            "requests": {"type": "dict"},
+            "probe": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     root = Path(module.params["root"])
     found = state.read(root, run, release=module.params["release"], ray=module.params["ray"])
-    wanted = module.params["requests"]
-    if wanted and any(c["running"] for c in found["containers"]):
-        found["responses"] = traffic.run_groups(
-            base_url=wanted["base_url"],
-            groups=wanted["groups"],
-            api_key_file=str(root / "current" / "secrets" / "api_key"),
-            deadline=float(wanted["deadline"]),
-        )
+    if module.params["probe"] and found["plan"] and any(c["running"] for c in found["containers"]):
+        wanted = probe.requests(found["plan"])
+        found["responses"] = traffic.run_groups(**wanted, api_key_file=str(root / "current" / "secrets" / "api_key"))
     module.exit_json(changed=False, state=found)
 
 

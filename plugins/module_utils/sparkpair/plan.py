@@ -15,7 +15,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -731,6 +731,20 @@ def rule_problems(resolved: Resolved, rank_count: int) -> list[Problem]:
     for reason in environment_problems(s.extra_env):
         refuse(reason, "extra_env", allowed="variables that the plan does not set itself")
     return found
+
+
+def fit_stock(resolved: Resolved, rank_count: int) -> Resolved:
+    """For a stock plan, replace a draft size that this number of ranks cannot have; any other plan stays as it is."""
+    size = resolved.settings.dflash_draft_tp
+    if not resolved.stock or size in (None, 1, rank_count):
+        return resolved
+    note = f"dflash_draft_tp = {size} from {resolved.origins['dflash_draft_tp']} does not fit {rank_count} ranks"
+    return replace(
+        resolved,
+        settings=resolved.settings.model_copy(update={"dflash_draft_tp": 1}),
+        origins={**resolved.origins, "dflash_draft_tp": "default"},
+        notes=(*resolved.notes, f"{note}; the stock plan uses the default"),
+    )
 
 
 # --- the plan --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, Validati
 
 MAX_DIGITS = 18
 SHOWN_CHARACTERS = 120
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_KEY|ACCESS_KEY|PRIVATE_KEY)$")
 READY_TIMEOUT_MAX = 86400
 
@@ -347,10 +347,10 @@ class Secret:
 
     def parse(self, value: object) -> SecretStr:
         """Return the wrapped secret."""
-        if value is None or value == "":
-            return SecretStr("")
         if isinstance(value, SecretStr):
             value = value.get_secret_value()
+        if value is None or value == "":
+            return SecretStr("")
         if not isinstance(value, str) or not re.fullmatch(r"""[!#-&(-~]{8,512}""", value):
             raise ValueError("does not have the accepted form")
         return SecretStr(value)
@@ -687,7 +687,7 @@ class Resolved:
     """Typed settings and the origin of each.
 
     ``problems`` lists what was refused. ``settings`` holds the default for a refused setting, and ``invalid`` names
-    those, so that later rules can still judge the others.
+    those, so that later rules can still judge the others. ``notes`` tells what a ``stock`` plan left out.
     """
 
     settings: Settings
@@ -695,6 +695,7 @@ class Resolved:
     problems: tuple[Problem, ...] = ()
     invalid: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    stock: bool = False
 
 
 def problem(name: str, given: Given, reason: str) -> Problem:
@@ -730,7 +731,7 @@ def resolve(given: Mapping[str, Given], *, stock: bool = False) -> Resolved:
     if stock:
         notes += [f"{n} from {g.origin} is left out: this plan is stock" for n, g in given.items() if n not in used]
     invalid = frozenset(p.setting for p in problems)
-    return Resolved(settings, origins, tuple(problems), invalid, tuple(notes))
+    return Resolved(settings, origins, tuple(problems), invalid, tuple(notes), stock)
 
 
 def public(settings: Settings) -> dict[str, Any]:
