@@ -145,3 +145,23 @@ def spark_engine() -> None:
     except engine.EngineError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=stopped.changed, removed=stopped.removed)
+
+
+def spark_traffic() -> None:
+    """Module ``spark_traffic``: send API requests from this rank."""
+    module = AnsibleModule(
+        argument_spec={
+            "base_url": {"type": "str", "required": True},
+            "api_key_file": {"type": "path", "no_log": False},
+            "deadline": {"type": "float", "default": 300.0},
+            "groups": {"type": "list", "elements": "dict", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    if module.check_mode:
+        module.exit_json(changed=False, responses=[])
+    try:
+        responses = traffic.run_groups(**module.params)
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, responses=responses)

@@ -1,0 +1,67 @@
+"""Speculative-decoding counters from an engine's /metrics. Controller only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from prometheus_client.parser import text_string_to_metric_families
+
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+KEEP_LINES = "vllm:spec_decode_num_"
+
+
+class MetricsError(Exception):
+    """The counters cannot be read or compared; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Counter values (or their growth), summed over engines: steps with a draft, drafted and accepted tokens."""
+
+    drafts: float
+    draft_tokens: float
+    accepted: float
+    per_position: dict[int, float] = field(default_factory=dict)
+
+
+def parse(text: str) -> Counters:
+    """Read the counters. Raises MetricsError when the text is malformed or a series is missing."""
+    sums: dict[str, float] = {}
+    positions: dict[int, float] = {}
+    try:
+        for family in text_string_to_metric_families(text + "\n"):
+            for sample in family.samples:
+                if sample.name == PER_POSITION:
+                    position = int(sample.labels["position"])
+                    positions[position] = positions.get(position, 0.0) + sample.value
+                elif sample.name in {DRAFTS, DRAFT_TOKENS, ACCEPTED}:
+                    sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+    except (ValueError, KeyError) as error:
+        raise MetricsError(f"/metrics cannot be parsed: {error}") from error
+    missing = sorted({DRAFTS, DRAFT_TOKENS, ACCEPTED} - set(sums))
+    if missing:
+        raise MetricsError(f"/metrics has no {', '.join(missing)}")
+    return Counters(sums[DRAFTS], sums[DRAFT_TOKENS], sums[ACCEPTED], positions)
+
+
+def delta(before: Counters, after: Counters) -> Counters:
+    """Growth from ``before`` to ``after``. Raises MetricsError when a counter went back: the engine was restarted."""
+    grown = Counters(
+        after.drafts - before.drafts,
+        after.draft_tokens - before.draft_tokens,
+        after.accepted - before.accepted,
+        {p: v - before.per_position.get(p, 0.0) for p, v in sorted(after.per_position.items())},
+    )
+    if min(grown.drafts, grown.draft_tokens, grown.accepted, *grown.per_position.values()) < 0:
+        raise MetricsError("a counter went back between two readings: the engine was restarted")
+    return grown
+
+
+def draft_width(grown: Counters) -> float:
+    """Draft tokens per step. Raises MetricsError when there was no step."""
+    if grown.drafts <= 0:
+        raise MetricsError("no step with a draft was counted")
+    return grown.draft_tokens / grown.drafts
