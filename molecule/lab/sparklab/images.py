@@ -176,7 +176,10 @@ def build_engine() -> str:
     maker = f"{PREFIX}-make-engine"
     out(["docker", "rm", "-f", maker], check=False)
     run = ["docker", "run", "--name", maker, "--network", "host", "--label", LABEL]
-    lent = Path(str(find_spec("pip").origin)).parent
+    spec = find_spec("pip")
+    if spec is None or spec.origin is None:
+        raise LabError("this Python has no pip to lend to the engine image; run the lab with the checkout's .venv")
+    lent = Path(spec.origin).parent
     run += ["-v", f"{INPUTS}:/inputs:ro", "-v", f"{lent}:/opt/pip/pip:ro"]
     run += [p for path in paths for p in ("-v", f"{path}:{path}:ro")]
     run += [part for key, value in env.items() for part in ("-e", f"{key}={value}")]

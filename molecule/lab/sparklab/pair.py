@@ -148,7 +148,10 @@ def _provision(rank: int, home: Path) -> None:
     keys = f"/home/{layout.USER}/.ssh/authorized_keys"
     _put(rank, keys, (folder / "id_ed25519.pub").read_text(), "600", layout.USER)
     inside(rank, "sh", "-c", f"chown {layout.USER}: /home/{layout.USER}/.ssh && chmod 700 /home/{layout.USER}/.ssh")
-    inside(rank, "systemctl", "restart", "ssh")
+    # sshd gave up when it booted without a host key; one that runs already knows its key and is left alone.
+    if not ok(["docker", "exec", layout.container(rank), "systemctl", "is-active", "--quiet", "ssh"]):
+        inside(rank, "systemctl", "reset-failed", "ssh")
+        inside(rank, "systemctl", "start", "ssh")
     inside(rank, "rm", "-f", "/run/nologin")
     while not ok(["docker", "exec", layout.container(rank), "docker", "info"]):
         if time.monotonic() > deadline:
