@@ -1,0 +1,120 @@
+"""Requests that compile every kernel shape which ordinary traffic meets, before a client does. Controller only.
+
+The drafter's kernels are compiled per block of min(256, next power of two above tokens + 8); one completion at each of
+five exact prompt lengths reaches the blocks 16 to 256. Chats then reach the sampler's variants (hub defaults set top_p
+and temperature, so a request without top_k or top_p must say so) and every batch size up to ``max_num_seqs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+RUNGS = (1, 24, 56, 120, 248)
+SHORT = {"max_tokens": 24, "temperature": 0}
+SINGLES: tuple[tuple[str, int, bool | None, dict[str, Any]], ...] = (
+    ("c1", 32, False, SHORT),
+    ("think-c1", 16, True, SHORT),
+    ("short-c1", 8, None, {"temperature": 0}),
+    ("samp-k", 8, False, {"max_tokens": 24, "temperature": 0.8, "top_k": 40, "top_p": 1.0}),
+    ("samp-p", 8, False, {"max_tokens": 24, "temperature": 0.8, "top_k": 0, "top_p": 0.9}),
+    ("samp-kp", 8, False, {"max_tokens": 24, "temperature": 0.8, "top_k": 40, "top_p": 0.9}),
+)
+TIMEOUT = 240
+# Words of which n make n tokens: the first with a tokenizer of a large vocabulary, the second with one of single bytes.
+WORDS = ("hello", "x")
+
+
+def count(max_num_seqs: int) -> int:
+    """How many requests a warm-up sends: 11 alone, then one burst for each concurrency from 2 up."""
+    return len(RUNGS) + len(SINGLES) + sum(range(2, max_num_seqs + 1))
+
+
+def _chat(model: str, name: str, words: int, thinking: bool | None, more: Mapping[str, Any]) -> dict[str, Any]:
+    # The name in front keeps prefix caching from answering one arm with another's prompt.
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": "user", "content": f"{name} {'warm ' * words}Reply with OK."}],
+        **more,
+    }
+    if thinking is not None:
+        body["chat_template_kwargs"] = {"enable_thinking": thinking}
+    return {"id": name, "method": "POST", "path": "/v1/chat/completions", "body": body, "timeout": TIMEOUT}
+
+
+def candidate(word: str, length: int) -> str:
+    """A text that has ``length`` tokens when the tokenizer knows ``word`` as one token."""
+    return (" " if len(word) > 1 else "").join([word] * length)
+
+
+def tokenize_groups(model: str) -> list[dict[str, Any]]:
+    """Requests that ask the engine's tokenizer how long each candidate for each rung is."""
+    asked = [
+        {
+            "id": f"tokenize-{length}-{word}",
+            "method": "POST",
+            "path": "/tokenize",
+            "body": {"model": model, "prompt": candidate(word, length)},
+            "timeout": 30,
+        }
+        for length in RUNGS
+        for word in WORDS
+    ]
+    return [{"name": "tokenize", "mode": "sequential", "requests": asked}]
+
+
+def exact(answers: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Rung to a text that the tokenizer counts as exactly that many tokens; a rung without one is left out."""
+    found: dict[int, str] = {}
+    for answer in answers:
+        kind, _, rest = str(answer["id"]).partition("-")
+        if kind != "tokenize":
+            continue
+        length, _, word = rest.partition("-")
+        if (answer["json"] or {}).get("count") == int(length):
+            found.setdefault(int(length), candidate(word, int(length)))
+    return found
+
+
+def groups(model: str, max_num_seqs: int, texts: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The warm-up's requests, as spark_traffic takes them; ``texts`` is what ``exact`` found."""
+    rungs = [
+        {
+            "id": f"rung-{length}",
+            "method": "POST",
+            "path": "/v1/completions",
+            "body": {"model": model, "prompt": text, "max_tokens": 1, "temperature": 0},
+            "timeout": TIMEOUT,
+        }
+        for length, text in sorted(texts.items())
+    ]
+    singles = [_chat(model, name, words, thinking, more) for name, words, thinking, more in SINGLES]
+    made = [
+        {"name": "ladder", "mode": "sequential", "requests": rungs},
+        {"name": "singles", "mode": "sequential", "requests": singles},
+    ]
+    for width in range(2, max_num_seqs + 1):
+        burst = [_chat(model, f"burst-{width}-{i}", 8, False, SHORT) for i in range(width)]
+        made.append({"name": f"burst-{width}", "mode": "concurrent", "requests": burst})
+    return made
+
+
+def judge(answers: Sequence[Mapping[str, Any]], fault: Callable[[Mapping[str, Any]], str]) -> tuple[int, list[str]]:
+    """Count the requests that did their part; returns the count and what went wrong with the others."""
+    known = exact(answers)
+    passed = 0
+    faults = [f"rung-{n}: /tokenize counts no candidate as {n} tokens" for n in RUNGS if n not in known]
+    for answer in answers:
+        name = str(answer["id"])
+        if name.startswith("tokenize-"):
+            continue
+        why = fault(answer)
+        if not why and name.startswith("rung-"):
+            wanted = int(name.removeprefix("rung-"))
+            seen = int((answer["usage"] or {}).get("prompt_tokens") or 0)
+            why = "" if seen == wanted else f"{seen} prompt tokens, wanted {wanted}"
+        if why:
+            faults.append(f"{name}: {why}")
+        else:
+            passed += 1
+    return passed, faults
