@@ -65,10 +65,11 @@ class ActionModule(ActionBase):
     def _pass(self, gate: Gate, situation: Situation, args: dict[str, Any], task_vars: dict[str, Any] | None) -> Seen:
         ends = time.monotonic() + float((args.get("deadlines") or {}).get(gate.name, gate.deadline))
         answers: list[dict[str, Any]] = []
-        for build in (lambda: gate.build(situation), lambda: gate.then(situation, answers) if gate.then else []):
-            groups = build()
+
+        def send(groups: list[dict[str, Any]]) -> str:
+            """Send the groups from the head and keep the answers; returns why it could not, or an empty text."""
             if not groups:
-                continue
+                return ""
             sent = self._execute_module(
                 module_name="spark_traffic",
                 module_args={
@@ -79,7 +80,12 @@ class ActionModule(ActionBase):
                 },
                 task_vars=task_vars,
             )
-            if "responses" not in sent:
-                return Seen(False, f"the head did not answer: {sent.get('msg', 'unknown')}", "answers of the head")
-            answers += sent["responses"]
+            answers.extend(sent.get("responses", []))
+            return "" if "responses" in sent else str(sent.get("msg", "unknown"))
+
+        failure = send(gate.build(situation))
+        if not failure and gate.then:
+            failure = send(gate.then(situation, answers))
+        if failure:
+            return Seen(False, f"the head did not answer: {failure}", "answers of the head")
         return gate.judge(situation, answers)

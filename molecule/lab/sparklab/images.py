@@ -36,16 +36,17 @@ ENGINE_ENVIRONMENT = {
 
 
 # Debian's Python brings no ensurepip, so the pip of the running interpreter is lent to the container.
-_INSTALL = """
+_INSTALL_PACKAGES = """
 python3.11 -m venv --without-pip /opt/venv
-cp -r /inputs/plugin /tmp/plugin
-export PYTHONPATH=/opt/pip
-/opt/venv/bin/python -m pip install --progress-bar off --no-deps -r /inputs/engine.lock
-/opt/venv/bin/python -m pip install --progress-bar off --no-deps --no-build-isolation /tmp/plugin
-rm -rf /tmp/plugin
+PYTHONPATH=/opt/pip /opt/venv/bin/python -m pip install --progress-bar off --no-deps -r /inputs/engine.lock
 rm -rf /opt/venv/lib/python3.11/site-packages/torch/include
 find /opt/venv -type d -name tests -path '*/site-packages/*' -prune -exec rm -rf {} +
 test -e /opt/venv/lib/libiomp5.so
+"""
+_INSTALL_PLUGIN = """
+cp -r /inputs/plugin /tmp/plugin
+PYTHONPATH=/opt/pip /opt/venv/bin/python -m pip install --progress-bar off --no-deps --no-build-isolation /tmp/plugin
+rm -rf /tmp/plugin
 """
 
 
@@ -66,11 +67,20 @@ def spark_image() -> str:
     return f"{PREFIX}/spark:{digest([INPUTS / 'sshd.conf'], SPARK_SUITE, SPARK_PACKAGES, 'spark 2')}"
 
 
+def base_image() -> str:
+    """Reference of the engine's root file system without any Python package."""
+    return f"{PREFIX}/engine-base:{digest([], ENGINE_SUITE, ENGINE_PACKAGES)}"
+
+
+def packages_image() -> str:
+    """Reference of the engine image without the lab's plugin."""
+    texts = (base_image(), str(ENGINE_ENVIRONMENT), _INSTALL_PACKAGES)
+    return f"{PREFIX}/engine-packages:{digest([INPUTS / 'engine.lock'], *texts)}"
+
+
 def engine_image() -> str:
     """Reference of the engine image for the inputs of this checkout."""
-    inputs = [INPUTS / "engine.lock", INPUTS / "plugin"]
-    texts = (ENGINE_SUITE, ENGINE_PACKAGES, str(ENGINE_ENVIRONMENT), _INSTALL, "engine 3")
-    return f"{PREFIX}/engine:{digest(inputs, *texts)}"
+    return f"{PREFIX}/engine:{digest([INPUTS / 'plugin'], packages_image(), _INSTALL_PLUGIN)}"
 
 
 def models_digest() -> str:
@@ -167,32 +177,40 @@ def build_engine() -> str:
     image = engine_image()
     if exists(image):
         return image
-    base = f"{PREFIX}/engine-base:{digest([], ENGINE_SUITE, ENGINE_PACKAGES)}"
-    if not exists(base):
+    if not exists(base_image()):
         with tempfile.TemporaryDirectory(prefix="sparkpair-lab-", dir=_work()) as name:
             _bootstrap(ENGINE_SUITE, ENGINE_PACKAGES, Path(name) / "root")
-            _import(Path(name) / "root", base, ['CMD ["/bin/bash"]'])
+            _import(Path(name) / "root", base_image(), ['CMD ["/bin/bash"]'])
+    if not exists(packages_image()):
+        step = "install vLLM and Ray into the engine image (downloads about 700 MB)"
+        _extend(step, base_image(), packages_image(), _INSTALL_PACKAGES)
+    _extend("install the lab's plugin into the engine image", packages_image(), image, _INSTALL_PLUGIN)
+    return image
+
+
+def _extend(step: str, base: str, image: str, script: str) -> None:
+    """Run a script in ``base`` with this machine's pip and its settings, and keep the result as ``image``."""
+    spec = find_spec("pip")
+    if spec is None or spec.origin is None:
+        raise LabError("this Python has no pip to lend to the engine image; run the lab with the checkout's .venv")
     env, paths = pip_settings()
     maker = f"{PREFIX}-make-engine"
     out(["docker", "rm", "-f", maker], check=False)
     run = ["docker", "run", "--name", maker, "--network", "host", "--label", LABEL]
-    spec = find_spec("pip")
-    if spec is None or spec.origin is None:
-        raise LabError("this Python has no pip to lend to the engine image; run the lab with the checkout's .venv")
-    lent = Path(spec.origin).parent
-    run += ["-v", f"{INPUTS}:/inputs:ro", "-v", f"{lent}:/opt/pip/pip:ro"]
+    run += ["-v", f"{INPUTS}:/inputs:ro", "-v", f"{Path(spec.origin).parent}:/opt/pip/pip:ro"]
     run += [p for path in paths for p in ("-v", f"{path}:{path}:ro")]
     run += [part for key, value in env.items() for part in ("-e", f"{key}={value}")]
-    run += ["-e", "PIP_NO_CACHE_DIR=1", "-e", "PIP_ROOT_USER_ACTION=ignore", base, "bash", "-euc", _INSTALL]
+    run += ["-e", "PIP_NO_CACHE_DIR=1", "-e", "PIP_ROOT_USER_ACTION=ignore", "-e", "LD_PRELOAD=", base]
     try:
-        follow("install vLLM and Ray into the engine image (downloads about 700 MB)", run)
+        follow(step, [*run, "bash", "-euc", script])
+        # A commit keeps the container's environment, so pip's settings are taken out again by name.
         changes = [f'ENV {k}="{v}"' for k, v in ENGINE_ENVIRONMENT.items()]
+        changes += [f'ENV {k}=""' for k in env]
         options = [part for change in (*changes, f"LABEL {LABEL}") for part in ("--change", change)]
         say(f"commit {image}")
         out(["docker", "commit", *options, maker, image])
     finally:
         out(["docker", "rm", "-f", maker], check=False)
-    return image
 
 
 def make_models(home: Path) -> Path:

@@ -131,7 +131,9 @@ def watch(
             cursor = fresh[-1].split(" ", 1)[0]
         known = phases.follow(fresh, known)
         state, reason = _judge(container, known, health_url)
-        if state != "starting" or known.phase != phase or clock() >= deadline:
+        # A rank that is ready waits for the others here, and not in calls that follow each other without a pause.
+        news = state not in {"starting", "ready"} or known.phase != phase or (state == "ready" and health_url)
+        if news or clock() >= deadline:
             tail = [phases.plain(line) for line in containers.logs(runner, container.id, tail=LAST_LINES)]
             return Watch(state, known.phase, known.detail, reason, cursor, growth, tail)
         sleep(min(1.0, max(0.1, deadline - clock())))

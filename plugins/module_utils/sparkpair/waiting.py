@@ -11,6 +11,7 @@ Look = Callable[[str, str, float], dict[str, Any]]
 """Asks the rank: (cursor, phase, hold in seconds) -> a watch as ``sparkpair.engine.Watch.as_dict`` gives it."""
 
 LOST_LOOKS = 3
+HEARTBEAT = 30.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Wait:
     def run(self) -> Outcome:
         """Look until this rank and, on a worker, the head are ready, or until any rank has failed."""
         start = self.clock()
-        cursor, phase, grown, lost = "", "", start, 0
+        cursor, phase, grown, shown, lost = "", "", start, start, 0
         reached: dict[str, float] = {}
         while True:
             seen = self.look(cursor, phase, self.hold)
@@ -62,10 +63,11 @@ class Wait:
             cursor = watch["cursor"]
             grown = now if watch["log_growth"] else grown
             if watch["phase"] != phase:
-                phase = watch["phase"]
+                phase, shown = watch["phase"], now
                 reached[phase] = round(now - start, 1)
                 self.show(f"{self.name}: {phase} ({now - start:.0f} s) {watch['detail']}".rstrip())
-            elif int((now - start) / 30) != int((now - start - self.hold) / 30):
+            elif now - shown > HEARTBEAT and self.serves:
+                shown = now
                 self.show(f"{self.name}: still {phase} ({now - start:.0f} s)")
             failure = self._failure(watch, start, now, grown)
             if failure:
