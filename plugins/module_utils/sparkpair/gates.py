@@ -180,7 +180,7 @@ def _continue_warmup(situation: Situation, answers: Answers) -> list[Group]:
 
 
 def _no_warmup(situation: Situation) -> str:
-    return "" if situation.plan["settings"].get("spark_warmup", True) else "spark_warmup is off"
+    return "" if situation.plan.get("settings", {}).get("spark_warmup", True) else "spark_warmup is off"
 
 
 def _judge_warmup(situation: Situation, answers: Answers) -> Seen:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,15 @@ from .settings import ABOUT, Problem, Resolved, resolve, shown
 from .sources import EnvFile, gather, read_env_file
 
 OVERLAYS = Path(__file__).resolve().parents[3] / "files" / "overlays"
+RELEASE_ROLE = Path(__file__).resolve().parents[3] / "roles" / "spark_release"
 ENV_FILE_ALLOWED = "a path to a file of lines KEY=value"
+
+
+def layout_digest() -> str:
+    """Hex digest of the templates and scripts that a release of this checkout is made of."""
+    return hashlib.sha256(
+        "".join(overlay_digest(RELEASE_ROLE / p) for p in ("files", "templates")).encode()
+    ).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class Inputs:
 
     def plan(self) -> Plan:
         """Build the plan with this checkout's overlays; raises ``Refused`` with all problems."""
-        return build_plan(self.resolved, self.ranks, find_overlays(OVERLAYS), self.problems)
+        return build_plan(self.resolved, self.ranks, find_overlays(OVERLAYS), self.problems, layout_digest())
 
 
 def plain(value: Any) -> Any:

@@ -125,6 +125,7 @@ class Plan(BaseModel):
     capture_sizes: list[int] | None
     speculative_config: dict[str, Any] | None
     overlays: list[Overlay]
+    layout: str
     ray: dict[str, int]
     container: dict[str, Any]
     settings: dict[str, Any]
@@ -786,11 +787,14 @@ def build_plan(
     ranks: Sequence[RankInput],
     overlays: Mapping[str, str] | None = None,
     problems: Iterable[Problem] = (),
+    layout: str = "",
 ) -> Plan:
     """Build the plan.
 
     ``ranks`` come from ``read_ranks``; ``overlays`` maps the name of every overlay of this checkout to the digest of
     its folder, and is used with a verify width only. ``problems`` are earlier findings (files, ranks) to report along.
+    ``layout`` is a digest of the templates and scripts that a release is made of, so that a change of theirs is a new
+    release.
 
     Raises ``Refused`` with every problem when there is any.
     """
@@ -821,6 +825,7 @@ def build_plan(
         capture_sizes=capture_sizes(s),
         speculative_config=speculative_config(s),
         overlays=[Overlay(name=n, digest=d) for n, d in sorted((overlays or {}).items())] if s.verify_tokens else [],
+        layout=layout,
         ray={
             "port": s.ray_port,
             "object_store_bytes": s.ray_object_store_bytes,

@@ -77,8 +77,10 @@ def read(root: Path, runner: Runner, *, release: str | None = None, ray: bool = 
     if current:
         text = store.read(current, "plan.json")
         try:
-            state["plan"] = json.loads(text) if text else None
-        except ValueError:
+            plan = json.loads(text) if text else None
+            # The endpoint follows from the plan and is no part of what was released.
+            state["plan"] = plan and {**plan, "endpoint": f"http://{plan['ranks'][0]['address']}:{plan['port']}"}
+        except (ValueError, KeyError, IndexError, TypeError):
             state["plan"] = None
     try:
         found = containers.find(runner)
