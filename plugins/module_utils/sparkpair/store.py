@@ -92,7 +92,7 @@ class Store:
         if not base.is_dir():
             return Check(exists=False)
         try:
-            listed = json.loads((base / LISTING).read_text())["files"]
+            listed = _read_listing(base / LISTING)
         except (OSError, ValueError, KeyError, TypeError) as error:
             return Check(exists=True, damage=[f"{LISTING}: {error}"])
         damage = []
@@ -128,26 +128,29 @@ class Store:
         release missing, never mixed, and the next staging writes it again.
         """
         base = self.path(release)
-        self.releases.mkdir(mode=0o755, parents=True, exist_ok=True)
-        fresh = self.releases / f".staging-{release}"
-        _remove(fresh)
+        fresh, old = self.releases / f".staging-{release}", self.releases / f".replaced-{release}"
         try:
-            fresh.mkdir(mode=0o755)
+            self.releases.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _remove(fresh)
+            _mkdir(fresh, 0o755)
             listing = File(LISTING, (json.dumps(_listing(files), indent=1) + "\n").encode(), 0o644)
             for file in [*files, listing]:
                 _write(fresh, file)
             _sync_tree(fresh)
             if base.exists():
-                old = self.releases / f".replaced-{release}"
                 _remove(old)
                 base.rename(old)
-                fresh.rename(base)
+                try:
+                    fresh.rename(base)
+                except OSError:
+                    old.rename(base)
+                    raise
                 _remove(old)
             else:
                 fresh.rename(base)
             _sync(self.releases)
-        except OSError as error:
-            _remove(fresh)
+        except (OSError, StoreError) as error:
+            shutil.rmtree(fresh, ignore_errors=True)
             raise StoreError(f"cannot stage release {release} below {self.releases}: {error}") from error
 
     def arm(self, release: str, secrets: dict[str, str]) -> None:
@@ -158,39 +161,53 @@ class Store:
         fresh = base / f".{SECRETS}-next"
         try:
             _remove(fresh)
-            fresh.mkdir(mode=0o700)
+            _mkdir(fresh, 0o700)
             for name, text in secrets.items():
                 _write(fresh, File(name, text.encode(), 0o600))
             _remove(base / SECRETS)
             fresh.rename(base / SECRETS)
             _sync(base)
-        except OSError as error:
+        except (OSError, StoreError) as error:
+            shutil.rmtree(fresh, ignore_errors=True)
             raise StoreError(f"cannot write the secrets of release {release}: {error}") from error
 
     def switch(self, release: str | None) -> None:
         """Point ``current`` at a release by rename, or remove the link with None. Raises StoreError."""
-        if release is None:
-            self.link.unlink(missing_ok=True)
-            return
-        if not self.path(release).is_dir():
+        if release is not None and not self.path(release).is_dir():
             raise StoreError(f"release {release} is not on this rank, so 'current' stays as it is")
         fresh = self.root / ".current-next"
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(Path("releases") / release)
-        fresh.rename(self.link)
-        _sync(self.root)
+        try:
+            if release is None:
+                self.link.unlink(missing_ok=True)
+                return
+            fresh.unlink(missing_ok=True)
+            fresh.symlink_to(Path("releases") / release)
+            fresh.rename(self.link)
+            _sync(self.root)
+        except OSError as error:
+            raise StoreError(f"cannot move {self.link}: {error}") from error
 
     def remove(self, release: str) -> None:
         """Remove a release that is not current. Raises StoreError."""
         if release == self.current():
             raise StoreError(f"release {release} is current and cannot be removed")
-        _remove(self.path(release))
+        try:
+            _remove(self.path(release))
+        except OSError as error:
+            raise StoreError(f"cannot remove release {release}: {error}") from error
 
     def leftovers(self) -> list[str]:
         """Names of half-written directories that an interrupted run left behind."""
         if not self.releases.is_dir():
             return []
         return sorted(p.name for p in self.releases.iterdir() if p.name.startswith((".staging-", ".replaced-")))
+
+
+def _read_listing(path: Path) -> dict[str, dict[str, Any]]:
+    listed = json.loads(path.read_text())["files"]
+    if not isinstance(listed, dict) or not all(isinstance(entry, dict) for entry in listed.values()):
+        raise TypeError("the list of files is malformed")
+    return listed
 
 
 def _compare(path: Path, wanted: dict[str, Any]) -> str | None:
@@ -209,11 +226,12 @@ def _compare(path: Path, wanted: dict[str, Any]) -> str | None:
 
 def _write(base: Path, file: File) -> None:
     path = base / file.path
-    if base not in path.resolve().parents:
+    # Both sides resolved: the root itself may lie behind a link.
+    if base.resolve() not in path.resolve().parents:
         raise StoreError(f"{file.path}: leaves the release directory")
     for parent in reversed(path.relative_to(base).parents):
         if str(parent) != ".":
-            (base / parent).mkdir(mode=0o755, exist_ok=True)
+            _mkdir(base / parent, 0o755)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as stream:
         stream.write(file.content)
@@ -221,6 +239,12 @@ def _write(base: Path, file: File) -> None:
         os.fchmod(stream.fileno(), file.mode)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def _mkdir(path: Path, mode: int) -> None:
+    path.mkdir(mode=0o700, exist_ok=True)
+    # chmod and not the mode of mkdir, for the same reason.
+    path.chmod(mode)
 
 
 def _sync(path: Path) -> None:
