@@ -155,7 +155,7 @@ def _start_daemon() -> None:
 
 
 def _clear_remains() -> None:
-    """Remove what a killed engine left: processes without a parent, pid files, sockets, state of dead containers."""
+    """Remove what a killed engine left: processes without a parent, pid files, sockets."""
     for pid in _processes(("dockerd", "containerd", "containerd-shim-runc-v2", "docker-proxy")):
         with_pid = f"process {pid} of an engine that no longer answers"
         say(f"ending {with_pid}")
@@ -166,9 +166,8 @@ def _clear_remains() -> None:
     time.sleep(0.3)
     for stale in ("/var/run/docker.pid", "/var/run/docker/containerd/containerd.pid", str(SOCKET)):
         Path(stale).unlink(missing_ok=True)
-    shutil.rmtree("/var/run/docker/containerd", ignore_errors=True)
-    # Run state of containers whose processes are gone; with it Docker believes that they still run.
-    shutil.rmtree("/var/run/docker/runtime-runc", ignore_errors=True)
+    # The run state below /var/run/docker stays: a killed shim leaves its container running, and only with this state
+    # does the next containerd find and end it. Without it a second system boots on the same volume and address.
 
 
 def _processes(names: Iterable[str]) -> list[int]:

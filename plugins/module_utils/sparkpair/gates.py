@@ -230,7 +230,10 @@ def _no_speculation(situation: Situation) -> str:
 
 def _build_canary(situation: Situation) -> list[Group]:
     asked = [
-        request(f"canary-{i}", "/v1/chat/completions", chat(situation, text, max_tokens=96))
+        # Sampled and seeded: a healthy model may repeat itself when greedy, a broken one does so at any temperature.
+        request(
+            f"canary-{i}", "/v1/chat/completions", chat(situation, text, max_tokens=96) | {"temperature": 1, "seed": i}
+        )
         for i, text in enumerate(("Reply with OK.", "Name three colours.", "What is two plus two?"))
     ]
     before, after = ([], [])

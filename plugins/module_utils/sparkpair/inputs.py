@@ -15,7 +15,17 @@ from typing import Any
 from ansible import context
 from ansible.utils.vars import load_extra_vars
 
-from .plan import RANK_VARIABLES, Plan, RankInput, build_plan, find_overlays, fit_stock, read_ranks, uses_rdma
+from .plan import (
+    RANK_VARIABLES,
+    Plan,
+    RankInput,
+    build_plan,
+    find_overlays,
+    fit_stock,
+    overlay_digest,
+    read_ranks,
+    uses_rdma,
+)
 from .settings import ABOUT, Problem, Resolved, resolve, shown
 from .sources import EnvFile, gather, read_env_file
 

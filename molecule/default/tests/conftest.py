@@ -1,0 +1,96 @@
+"""Fixtures of the lab's tests: the Sparks as testinfra hosts, and verbs run as an operator runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import testinfra
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+INVENTORY = CHECKOUT / "inventories" / "lab"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished verb: exit code, what the screen showed, result.json, and SSH executions per host name."""
+
+    code: int
+    screen: str
+    result: dict[str, Any]
+    executions: dict[str, int]
+
+
+@pytest.fixture(scope="session")
+def sparks() -> list[Any]:
+    """All ranks as testinfra hosts, rank 0 first."""
+    return testinfra.get_hosts(["ansible://sparks"], ansible_inventory=str(INVENTORY))
+
+
+def engine(spark: Any) -> dict[str, Any]:
+    """``docker inspect`` of a rank's engine container."""
+    with spark.sudo():
+        return json.loads(spark.check_output("docker inspect sparkpair-engine"))[0]
+
+
+def tree(spark: Any) -> str:
+    """Everything below /opt/sparkpair with type, mode, owner, link target and content hash, secrets included."""
+    script = (
+        "cd /opt 2>/dev/null && find sparkpair -printf '%y %m %u:%g %p %l\\n' | sort; "
+        "find sparkpair -type f -exec sha256sum {} + 2>/dev/null | sort -k2"
+    )
+    with spark.sudo():
+        return spark.run(script).stdout
+
+
+@pytest.fixture
+def verb(tmp_path: Path) -> Callable[..., Run]:
+    """Run ``ansible-playbook playbooks/<verb>.yml`` on the lab with further arguments and environment."""
+
+    def run(name: str, *args: str, **environment: str) -> Run:
+        count = tmp_path / "ssh.log"
+        count.unlink(missing_ok=True)
+        wrapper = tmp_path / "ssh"
+        wrapper.write_text(f'#!/bin/sh\necho "$*" >> {count}\nexec ssh "$@"\n')
+        wrapper.chmod(0o755)
+        reports = tmp_path / "reports"
+        done = subprocess.run(
+            [
+                str(Path(sys.executable).parent / "ansible-playbook"),
+                "-i",
+                str(INVENTORY),
+                f"playbooks/{name}.yml",
+                *args,
+            ],
+            cwd=CHECKOUT,
+            env={
+                **{k: v for k, v in os.environ.items() if not k.startswith(("MOLECULE", "ANSIBLE"))},
+                "ANSIBLE_SSH_EXECUTABLE": str(wrapper),
+                "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
+                "ANSIBLE_CALLBACK_RESULT_FORMAT": "yaml",
+                "SPARKPAIR_REPORTS": str(reports),
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        latest = sorted((reports / name).glob("2*/result.json"))
+        lines = count.read_text().splitlines() if count.exists() else []
+        hosts = [f"spark-{rank}" for rank in range(2)]
+        addresses = dict(zip(hosts, ("10.213.77.10", "10.213.77.11"), strict=True))
+        return Run(
+            done.returncode,
+            done.stdout + done.stderr,
+            json.loads(latest[-1].read_text()) if latest else {},
+            {h: sum(1 for line in lines if f" {a} " in f" {line} ") for h, a in addresses.items()},
+        )
+
+    return run
