@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from .runner import Runner
 CONTAINER = "sparkpair-engine"
 LABEL_RELEASE = "sparkpair.release"
 LABEL_RANK = "sparkpair.rank"
+_STAMPED = re.compile(r"(\d{4}-\d\d-\d\dT\S+) ")
 
 
 class DockerError(Exception):
@@ -107,11 +109,27 @@ def stop_and_remove(runner: Runner, container: Container, grace: int) -> None:
 
 
 def logs(runner: Runner, container_id: str, *, tail: int | None = None, since: str | None = None) -> list[str]:
-    """Log lines of both streams with Docker's timestamps in front, oldest first; [] when the container is gone."""
+    """Log lines of both streams with Docker's timestamps in front, oldest first; [] when the container is gone.
+
+    A progress bar redraws itself after carriage returns, within one line of Docker's: each drawing is a line here, with
+    the timestamp of the whole.
+    """
     argv = ["docker", "logs", "--timestamps"]
     if tail is not None:
         argv += ["--tail", str(tail)]
     if since:
         argv += ["--since", since]
     done = runner([*argv, container_id])
-    return sorted(line for line in (done.out + "\n" + done.err).splitlines() if line[:4].isdigit())
+    lines = sorted([*_stamped(done.out), *_stamped(done.err)], key=lambda line: line.split(" ", 1)[0])
+    return lines if tail is None else lines[-tail:]
+
+
+def _stamped(text: str) -> list[str]:
+    lines, stamp = [], ""
+    for line in re.split(r"[\r\n]+", text):
+        if found := _STAMPED.match(line):
+            stamp = found.group(1)
+            lines.append(line)
+        elif stamp and line.strip():
+            lines.append(f"{stamp} {line}")
+    return lines

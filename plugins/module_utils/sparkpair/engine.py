@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import time
 import urllib.error
 import urllib.request
@@ -82,7 +83,7 @@ def healthy(url: str, timeout: float = 3.0) -> bool:
     try:
         with opener.open(url, timeout=timeout) as answer:
             return int(answer.status) == HTTPStatus.OK
-    except (urllib.error.URLError, OSError, ValueError):
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError):
         return False
 
 
