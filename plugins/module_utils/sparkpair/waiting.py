@@ -56,7 +56,7 @@ class Wait:
                 lost += 1
                 self.show(f"{self.name}: no answer ({seen.get('msg', 'unknown')})")
                 if lost >= LOST_LOOKS:
-                    return self._end(start, f"{self.name} did not answer {lost} times", [], reached)
+                    return self._end(start, f"did not answer {lost} times", [], reached)
                 continue
             lost = 0
             watch = seen["watch"]
