@@ -28,7 +28,7 @@ def _memory(proc: Path) -> dict[str, int]:
             key, _, rest = line.partition(":")
             if key in {"MemTotal", "MemFree", "MemAvailable"}:
                 values[key] = int(rest.split()[0])
-    except (OSError, ValueError):
+    except (OSError, ValueError, IndexError):
         return {}
     return values
 
@@ -77,9 +77,9 @@ def read(root: Path, runner: Runner, *, release: str | None = None, ray: bool = 
     if current:
         text = store.read(current, "plan.json")
         try:
-            plan = json.loads(text) if text else None
+            plan = json.loads(text or "null")
             # The endpoint follows from the plan and is no part of what was released.
-            state["plan"] = plan and {**plan, "endpoint": f"http://{plan['ranks'][0]['address']}:{plan['port']}"}
+            state["plan"] = {**plan, "endpoint": f"http://{plan['ranks'][0]['address']}:{plan['port']}"}
         except (ValueError, KeyError, IndexError, TypeError):
             state["plan"] = None
     try:
