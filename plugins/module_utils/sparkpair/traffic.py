@@ -5,9 +5,11 @@ An answer is data, also when the request failed: nothing here raises for a serve
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +18,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 MAX_BODY = 262_144
+MAX_READ = 16_777_216
 MAX_EVENTS = 4096
 CHUNK = 65_536
+TIMEOUT = 60.0
 
 
 class _Clock:
@@ -75,45 +79,68 @@ class _Sender:
         self._api_key, self._ends, self._clock = api_key, ends, clock
 
     def send(self, request: Mapping[str, Any], group: str) -> dict[str, Any]:
-        """Send one request; what goes wrong stands in ``error``."""
+        """Send one request; what goes wrong stands in ``error``, beside whatever arrived before it did."""
         answer = _empty(request, group)
-        patience = min(float(request.get("timeout") or 60), self._ends - time.monotonic())
+        patience = min(float(request.get("timeout") or TIMEOUT), self._ends - time.monotonic())
         if patience <= 0:
             answer["error"] = "the deadline passed before it was sent"
             return answer
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=patience)
+        late = threading.Event()
+        answer["started"] = self._clock.now()
+        begun = time.monotonic()
+        watchdog: threading.Timer | None = None
+        try:
+            connection.connect()
+            # A socket's timeout counts from byte to byte, so a server that trickles would hold the request for ever.
+            # Only a shutdown wakes a thread that reads; closing the socket would not.
+            watchdog = threading.Timer(patience - (time.monotonic() - begun), _cut, (connection.sock, late))
+            watchdog.daemon = True
+            watchdog.start()
+            self._exchange(connection, request, answer)
+        except TimeoutError:
+            late.set()
+        except Exception as error:
+            # A broken server may send any shape of anything; each of them is an answer to judge, not a reason to stop.
+            answer["error"] = self._clean(f"{type(error).__name__}: {error}")
+        finally:
+            if watchdog:
+                watchdog.cancel()
+            connection.close()
+            answer["ended"] = self._clock.now()
+        if late.is_set():
+            answer["error"] = f"no complete answer within {round(patience, 1):g} s"
+        return answer
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, request: Mapping[str, Any], answer: dict[str, Any]
+    ) -> None:
         body = request.get("body")
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self._api_key and request.get("auth", True):
             headers["Authorization"] = f"Bearer {self._api_key}"
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=patience)
-        answer["started"] = self._clock.now()
-        limit = time.monotonic() + patience
-        # A socket's timeout counts from byte to byte; a server that trickles would hold the request for ever.
-        watchdog = threading.Timer(patience, lambda: connection.sock and connection.sock.close())
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            payload = None if body is None else json.dumps(body).encode()
-            connection.request(str(request.get("method", "GET")), self._prefix + request["path"], payload, headers)
-            response = connection.getresponse()
-            answer["status"] = response.status
-            if request.get("stream") and response.status < http.client.BAD_REQUEST:
-                self._stream(response, answer)
-            else:
-                self._whole(response, request, answer)
-        except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
-            late = time.monotonic() >= limit
-            answer["error"] = (
-                f"no complete answer within {patience:.0f} s" if late else f"{type(error).__name__}: {error}"
-            )
-        finally:
-            watchdog.cancel()
-            connection.close()
-            answer["ended"] = self._clock.now()
-        return answer
+        payload = None if body is None else json.dumps(body).encode()
+        connection.request(str(request.get("method", "GET")), self._prefix + request["path"], payload, headers)
+        response = connection.getresponse()
+        answer["status"] = response.status
+        if request.get("stream") and response.status < http.client.BAD_REQUEST:
+            self._stream(response, answer)
+        else:
+            self._whole(response, request, answer)
+
+    def _clean(self, text: str) -> str:
+        # Servers and exceptions quote headers.
+        return text.replace(self._api_key, "***") if self._api_key else text
 
     def _whole(self, response: http.client.HTTPResponse, request: Mapping[str, Any], answer: dict[str, Any]) -> None:
-        text = response.read().decode(errors="replace")
+        raw = response.read(MAX_READ + 1)
+        if len(raw) > MAX_READ:
+            raise ValueError(f"the body is longer than {MAX_READ} bytes")
+        if response.length:
+            raise ValueError(f"the body ended {response.length} bytes early")
+        text = raw.decode(errors="replace")
+        if response.status >= http.client.BAD_REQUEST:
+            text = self._clean(text)
         kept = request.get("keep_lines")
         if kept:
             text = "\n".join(line for line in text.splitlines() if re.search(kept, line))
@@ -133,40 +160,80 @@ class _Sender:
             answer["finish_reason"] = choice.get("finish_reason")
 
     def _stream(self, response: http.client.HTTPResponse, answer: dict[str, Any]) -> None:
-        finished = False
-        parts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
-        for data in sse_events(iter(lambda: response.read1(CHUNK), b"")):
-            if data == "[DONE]":
-                finished = True
-                break
-            event = json.loads(data)
-            if "error" in event:
-                raise ValueError(f"the stream carries an error: {json.dumps(event['error'])[:200]}")
-            answer["usage"] = event.get("usage") or answer["usage"]
-            for choice in (event.get("choices") or [])[:1]:
-                delta = choice.get("delta") or {"content": choice.get("text")}
-                thought = delta.get("reasoning_content") or delta.get("reasoning")
-                if delta.get("content") or thought or delta.get("tool_calls"):
-                    now = self._clock.now()
-                    answer["first_token"] = answer["first_token"] or now
-                    if len(answer["events"]) < MAX_EVENTS:
-                        answer["events"].append(now)
-                parts["content"].append(delta.get("content") or "")
-                parts["reasoning_content"].append(thought or "")
-                answer["finish_reason"] = choice.get("finish_reason") or answer["finish_reason"]
-        answer["content"] = "".join(parts["content"])
-        answer["reasoning_content"] = "".join(parts["reasoning_content"]) or None
-        if not finished:
+        texts: list[str] = []
+        thoughts: list[str] = []
+        calls: dict[int, dict[str, Any]] = {}
+        try:
+            for data in sse_events(_chunks(response)):
+                if data == "[DONE]":
+                    return
+                event = json.loads(data)
+                if "error" in event:
+                    raise ValueError(f"the stream carries an error: {json.dumps(event['error'])[:200]}")
+                answer["usage"] = event.get("usage") or answer["usage"]
+                for choice in (event.get("choices") or [])[:1]:
+                    delta = choice.get("delta") or {"content": choice.get("text")}
+                    thought = delta.get("reasoning_content") or delta.get("reasoning")
+                    if delta.get("content") or thought or delta.get("tool_calls"):
+                        self._arrived(answer)
+                    texts.append(delta.get("content") or "")
+                    thoughts.append(thought or "")
+                    for piece in delta.get("tool_calls") or []:
+                        _join_call(calls, piece)
+                    answer["finish_reason"] = choice.get("finish_reason") or answer["finish_reason"]
             raise ValueError("the stream ended without [DONE]")
+        finally:
+            answer["content"] = "".join(texts)
+            answer["reasoning_content"] = "".join(thoughts) or None
+            answer["tool_calls"] = [calls[index] for index in sorted(calls)] or None
+
+    def _arrived(self, answer: dict[str, Any]) -> None:
+        now = self._clock.now()
+        answer["first_token"] = answer["first_token"] or now
+        # The last place follows the stream's end, so that a long answer keeps its true duration.
+        if len(answer["events"]) == MAX_EVENTS:
+            answer["events"].pop()
+        answer["events"].append(now)
+
+
+def _cut(sock: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    total = 0
+    while chunk := response.read1(CHUNK):
+        total += len(chunk)
+        if total > MAX_READ:
+            raise ValueError(f"the stream is longer than {MAX_READ} bytes")
+        yield chunk
+
+
+def _join_call(calls: dict[int, dict[str, Any]], piece: Mapping[str, Any]) -> None:
+    """Add one streamed piece of a tool call: the id and name come once, the arguments in parts."""
+    call = calls.setdefault(
+        int(piece.get("index") or 0), {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+    )
+    function = piece.get("function") or {}
+    call["id"] = piece.get("id") or call["id"]
+    call["function"]["name"] += function.get("name") or ""
+    call["function"]["arguments"] += function.get("arguments") or ""
 
 
 def _read_key(path: str | None) -> str:
     if not path:
         return ""
     try:
-        return Path(path).read_text().strip()
-    except OSError:
+        key = Path(path).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
         return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"the API key file cannot be read: {type(error).__name__}") from None
+    if not key.isascii() or not key.isprintable():
+        raise ValueError("the API key file holds a character that no HTTP header can carry")
+    return key
 
 
 def run_groups(
@@ -179,23 +246,29 @@ def run_groups(
         groups: each with ``name``, ``mode`` (sequential or concurrent) and ``requests``; a request has ``id``, ``path``
             and optionally ``method``, ``body`` (JSON), ``stream``, ``timeout`` (seconds), ``auth`` (send the key),
             ``keep_lines`` (a pattern; other lines of a text body are dropped) and ``max_body`` (characters kept).
-        api_key_file: file with the bearer token; missing or empty means none. The token is never returned.
+        api_key_file: file with the bearer token; missing or empty means none. The token is never returned: where an
+            error quotes it, it reads ``***``.
         deadline: seconds for everything; what is left after it fails with that reason.
 
     Returns:
         One dict per request: ``id``, ``group``, ``status``, ``error``, ``json`` or ``text``, ``started``,
-        ``first_token``, ``ended`` and ``events`` (arrival of each piece of a stream) in epoch seconds, ``content``,
-        ``reasoning_content``, ``finish_reason``, ``usage``, ``tool_calls``.
+        ``first_token``, ``ended`` and ``events`` (arrival of each piece of a stream, the first 4095 and the last) in
+        epoch seconds, ``content``, ``reasoning_content``, ``finish_reason``, ``usage``, ``tool_calls``. A stream that
+        breaks keeps what came before; ``error`` says why it broke.
 
     Raises:
-        ValueError: ``base_url`` is not an http URL.
+        ValueError: ``base_url`` is not an http URL, the key cannot be read or sent, or a request has no id or path.
     """
     clock = _Clock()
     sender = _Sender(base_url, _read_key(api_key_file), time.monotonic() + deadline, clock)
+    for group in groups:
+        for request in group["requests"]:
+            if not {"id", "path"} <= set(request):
+                raise ValueError(f"a request of group {group['name']} has no id or no path")
     answers: list[dict[str, Any]] = []
     for group in groups:
         requests, name = group["requests"], str(group["name"])
-        if group.get("mode", "sequential") == "concurrent":
+        if group.get("mode", "sequential") == "concurrent" and requests:
             answers += _concurrent(sender, requests, name)
         else:
             answers += [sender.send(request, name) for request in requests]
