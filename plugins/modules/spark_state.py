@@ -20,6 +20,10 @@ options:
     description: Ask Ray, inside the running engine container, which nodes are alive.
     type: bool
     default: false
+  records:
+    description: Also read the history, and verify every release that is there.
+    type: bool
+    default: false
   probe:
     description: Send the few API requests that show whether the current release serves, when an engine runs.
     type: bool

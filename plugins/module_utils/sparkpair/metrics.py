@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,7 +29,10 @@ class Counters:
 
 
 def parse(text: str) -> Counters:
-    """Read the counters. Raises MetricsError when the text is malformed or a series is missing."""
+    """Read the counters. Raises MetricsError when the text is malformed, or a series is missing or no number.
+
+    A missing series is never read as zero: an engine without counters would look like one that drafts nothing.
+    """
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
     try:
@@ -41,19 +45,26 @@ def parse(text: str) -> Counters:
                     sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
     except (ValueError, KeyError) as error:
         raise MetricsError(f"/metrics cannot be parsed: {error}") from error
-    missing = sorted({DRAFTS, DRAFT_TOKENS, ACCEPTED} - set(sums))
+    missing = sorted({DRAFTS, DRAFT_TOKENS, ACCEPTED} - set(sums)) + ([] if positions else [PER_POSITION])
     if missing:
         raise MetricsError(f"/metrics has no {', '.join(missing)}")
+    if not all(math.isfinite(value) for value in (*sums.values(), *positions.values())):
+        raise MetricsError("/metrics holds a counter that is not a number")
     return Counters(sums[DRAFTS], sums[DRAFT_TOKENS], sums[ACCEPTED], positions)
 
 
 def delta(before: Counters, after: Counters) -> Counters:
-    """Growth from ``before`` to ``after``. Raises MetricsError when a counter went back: the engine was restarted."""
+    """Growth from ``before`` to ``after``.
+
+    Raises MetricsError when a counter went back (the engine was restarted) or when the readings count other positions.
+    """
+    if set(before.per_position) != set(after.per_position):
+        raise MetricsError("two readings count different draft positions: the engine was replaced")
     grown = Counters(
         after.drafts - before.drafts,
         after.draft_tokens - before.draft_tokens,
         after.accepted - before.accepted,
-        {p: v - before.per_position.get(p, 0.0) for p, v in sorted(after.per_position.items())},
+        {p: v - before.per_position[p] for p, v in sorted(after.per_position.items())},
     )
     if min(grown.drafts, grown.draft_tokens, grown.accepted, *grown.per_position.values()) < 0:
         raise MetricsError("a counter went back between two readings: the engine was restarted")
@@ -65,3 +76,12 @@ def draft_width(grown: Counters) -> float:
     if grown.drafts <= 0:
         raise MetricsError("no step with a draft was counted")
     return grown.draft_tokens / grown.drafts
+
+
+def acceptance(grown: Counters, position: int = 0) -> float:
+    """Share of the steps that accepted the draft at ``position``. Raises MetricsError without a step or that series."""
+    if grown.drafts <= 0:
+        raise MetricsError("no step with a draft was counted")
+    if position not in grown.per_position:
+        raise MetricsError(f"/metrics has no {PER_POSITION} of position {position}")
+    return grown.per_position[position] / grown.drafts

@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from . import engine, probe, state, traffic
+from . import engine, history, probe, state, traffic
 from .runner import run
 from .store import File, Store, StoreError
 
@@ -22,12 +22,15 @@ def spark_state() -> None:
             "root": ROOT,
             "release": {"type": "str"},
             "ray": {"type": "bool", "default": False},
+            "records": {"type": "bool", "default": False},
             "probe": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     root = Path(module.params["root"])
-    found = state.read(root, run, release=module.params["release"], ray=module.params["ray"])
+    found = state.read(
+        root, run, release=module.params["release"], ray=module.params["ray"], records=module.params["records"]
+    )
     if module.params["probe"] and found["plan"] and any(c["running"] for c in found["containers"]):
         wanted = probe.requests(found["plan"])
         found["responses"] = traffic.run_groups(**wanted, api_key_file=str(root / "current" / "secrets" / "api_key"))
@@ -165,3 +168,17 @@ def spark_traffic() -> None:
     except ValueError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, responses=responses)
+
+
+def spark_record() -> None:
+    """Module ``spark_record``: append an entry to this rank's history."""
+    module = AnsibleModule(
+        argument_spec={"root": ROOT, "entry": {"type": "dict", "required": True}}, supports_check_mode=True
+    )
+    if module.check_mode:
+        module.exit_json(changed=True)
+    try:
+        added = history.append(Path(module.params["root"]), module.params["entry"])
+    except OSError as error:
+        module.fail_json(msg=f"the history cannot be written: {error}")
+    module.exit_json(changed=added)

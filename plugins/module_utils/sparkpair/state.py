@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import containers
+from . import containers, history
 from .runner import Runner
 from .store import Store
 
@@ -42,7 +42,19 @@ def ray_nodes(runner: Runner, container: containers.Container) -> dict[str, Any]
     return {"alive": [], "error": done.why()}
 
 
-def read(root: Path, runner: Runner, *, release: str | None = None, ray: bool = False) -> dict[str, Any]:
+def _plan(store: Store, release: str) -> dict[str, Any] | None:
+    text = store.read(release, "plan.json")
+    try:
+        plan = json.loads(text or "null")
+        # The endpoint follows from the plan and is no part of what was released.
+        return {**plan, "endpoint": f"http://{plan['ranks'][0]['address']}:{plan['port']}"}
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None
+
+
+def read(
+    root: Path, runner: Runner, *, release: str | None = None, ray: bool = False, records: bool = False
+) -> dict[str, Any]:
     """State of this rank.
 
     Args:
@@ -50,11 +62,13 @@ def read(root: Path, runner: Runner, *, release: str | None = None, ray: bool = 
         runner: runs docker.
         release: a release to verify by content; the current one when not given.
         ray: also ask Ray inside a running container.
+        records: also read the history, and verify every release that is there.
 
     Returns:
         ``hostname``, ``time`` (epoch seconds), ``memory`` (KiB), ``current``, ``releases`` (ids), ``leftovers``,
         ``release`` (``id``, ``exists``, ``damage``), ``plan`` (the current release's, or None), ``docker`` (None, or
-        why it did not answer), ``containers`` (list), and ``ray`` when asked.
+        why it did not answer), ``containers`` (list), ``ray`` when asked; with records also ``history`` (entries),
+        ``history_damaged`` (line numbers), ``checks`` (release to its damage) and ``plans`` (release to its plan).
     """
     store = Store(root)
     current = store.current()
@@ -75,13 +89,12 @@ def read(root: Path, runner: Runner, *, release: str | None = None, ray: bool = 
         check = store.check(looked_at)
         state["release"] = {"id": looked_at, "exists": check.exists, "damage": check.damage}
     if current:
-        text = store.read(current, "plan.json")
-        try:
-            plan = json.loads(text or "null")
-            # The endpoint follows from the plan and is no part of what was released.
-            state["plan"] = {**plan, "endpoint": f"http://{plan['ranks'][0]['address']}:{plan['port']}"}
-        except (ValueError, KeyError, IndexError, TypeError):
-            state["plan"] = None
+        state["plan"] = _plan(store, current)
+    if records:
+        recorded = history.read(root)
+        state["history"], state["history_damaged"] = recorded.entries, recorded.damaged
+        state["checks"] = {r: store.check(r).damage for r in store.ids()}
+        state["plans"] = {r: _plan(store, r) for r in store.ids()}
     try:
         found = containers.find(runner)
     except containers.DockerError as error:

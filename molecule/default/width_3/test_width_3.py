@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import Run, engine, tree
+
+from tests.labtest import CHECKOUT, Run, engine, tree
 
 
 def test_every_rank_runs_the_current_release(sparks: list[Any]) -> None:
@@ -43,7 +46,7 @@ def test_ray_token_is_equal_on_all_ranks_and_nowhere_else(sparks: list[Any]) -> 
             tokens.add(token)
             shown = spark.check_output(
                 "docker inspect sparkpair-engine; docker logs sparkpair-engine 2>&1; cat /proc/*/cmdline | tr '\\0' ' '; "
-                "cat /opt/sparkpair/current/.env /opt/sparkpair/current/compose.yaml /opt/sparkpair/current/plan.json"
+                "cd /opt/sparkpair/current; cat .env compose.yaml plan.json"
             )
         assert len(token) == 64
         assert token not in shown
@@ -100,21 +103,33 @@ def test_status_shows_the_measured_width(verb: Callable[..., Run]) -> None:
     assert [r["name"] for r in run.result["ranks"]] == ["spark-0", "spark-1"]
 
 
-def test_ray_and_api_from_a_third_address(sparks: list[Any]) -> None:
-    """Ray answers a client that has the token and refuses one that has not."""
-    script = (
-        "import ray, sys\n"
-        "ray.init(address='10.213.77.10:6379', logging_level='ERROR', log_to_driver=False)\n"
-        "print('JOINED', len(ray.nodes()))\n"
+JOIN = """
+import ray
+ray.init(address="10.213.77.10:6379", logging_level="ERROR", log_to_driver=False)
+print("JOINED", len(ray.nodes()))
+"""
+
+
+def ask_ray(token: str) -> str:
+    """Output of a Ray client with this token at a third address of the lab's network."""
+    client = [sys.executable, "molecule/lab/lab.py", "client", "env", "RAY_AUTH_MODE=token", f"RAY_AUTH_TOKEN={token}"]
+    done = subprocess.run(
+        [*client, "timeout", "60", "python3", "-"],
+        cwd=CHECKOUT,
+        input=JOIN,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    with sparks[1].sudo():
-        token = sparks[1].check_output("cat /opt/sparkpair/current/secrets/ray_token")
-        image = engine(sparks[1])["Config"]["Image"]
-        ask = f"docker run --rm -i --network host -e RAY_AUTH_MODE=token {{}} {image} timeout 60 python3 - <<'EOF'\n{script}EOF"
-        refused = sparks[1].run(ask.format("-e RAY_AUTH_TOKEN=" + "0" * 64))
-        allowed = sparks[1].run(ask.format(f"-e RAY_AUTH_TOKEN={token}"))
-    assert "JOINED" not in refused.stdout, refused.stdout
-    assert "JOINED 2" in allowed.stdout, allowed.stderr
+    return done.stdout + done.stderr
+
+
+def test_ray_refuses_a_third_address_without_the_token(sparks: list[Any]) -> None:
+    """A client with another token is turned away; with the pair's token the same client joins."""
+    with sparks[0].sudo():
+        token = sparks[0].check_output("cat /opt/sparkpair/current/secrets/ray_token")
+    assert "JOINED" not in ask_ray("0" * 64)
+    assert "JOINED 2" in ask_ray(token)
 
 
 def test_bad_value_is_refused_before_any_connection(verb: Callable[..., Run]) -> None:

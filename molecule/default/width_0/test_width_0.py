@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import Run, engine
+
+from tests.labtest import Run, engine
 
 
 def test_no_rank_names_a_width(sparks: list[Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import testinfra
 
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parents[1]
 INVENTORY = CHECKOUT / "inventories" / "lab"
 
 

@@ -1,0 +1,71 @@
+"""Chooses the release that a rollback goes to, from what every rank recorded. Controller only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .history import accepted
+
+STOCK = "stock"
+PREVIOUS = "previous"
+
+
+class RollbackError(Exception):
+    """There is nothing to go back to as asked; the message says what each rank holds."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to go: a release that every rank holds complete, or None when stock must be planned anew (and why)."""
+
+    release: str | None
+    reason: str
+
+
+def _order(states: Mapping[int, Mapping[str, Any]], stock: bool | None) -> list[str]:
+    """Releases that every rank accepted, in the head's order, the latest first."""
+    per_rank = {rank: accepted(state["history"], stock=stock) for rank, state in states.items()}
+    head = per_rank[min(per_rank)]
+    return [release for release in head if all(release in found for found in per_rank.values())]
+
+
+def _unusable(states: Mapping[int, Mapping[str, Any]], release: str) -> list[str]:
+    return [
+        f"{state['hostname']}: {'; '.join(state['checks'][release]) or 'missing'}"
+        for _, state in sorted(states.items())
+        if release not in state["checks"] or state["checks"][release]
+    ]
+
+
+def choose(wanted: str, states: Mapping[int, Mapping[str, Any]]) -> Target:
+    """Choose the target.
+
+    Args:
+        wanted: ``stock`` (the last accepted stock release), ``previous`` (the accepted release before the current one)
+            or a release id.
+        states: rank to the state of ``spark_state``, of all ranks.
+
+    Raises:
+        RollbackError: the named release was never accepted on every rank, or is missing or damaged on one.
+    """
+    if wanted == STOCK:
+        for release in _order(states, stock=True):
+            if not _unusable(states, release):
+                return Target(release, "the last accepted stock release")
+        return Target(None, "no stock release was accepted and is complete on every rank, so stock is planned anew")
+    order = _order(states, stock=None)
+    known = ", ".join(order) or "none"
+    if wanted == PREVIOUS:
+        current = states[min(states)]["current"]
+        candidates = [release for release in order if release != current]
+        if not candidates:
+            raise RollbackError(f"no release but {current or 'the current one'} was accepted; accepted: {known}")
+        wanted = candidates[0]
+    elif wanted not in order:
+        raise RollbackError(f"release {wanted!r} was not accepted on every rank; accepted: {known}")
+    unusable = _unusable(states, wanted)
+    if unusable:
+        raise RollbackError(f"release {wanted} cannot be used: {', '.join(unusable)}")
+    return Target(wanted, "an accepted release")
