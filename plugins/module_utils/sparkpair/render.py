@@ -6,6 +6,7 @@ Plain Jinja, not Ansible's templar: values of the plan are data, and a value tha
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ import jinja2
 import yaml
 
 from .plan import release_document
-from .store import File
+from .store import OVERLAYS, File
 
 ROLE = Path(__file__).resolve().parents[3] / "roles" / "spark_release"
 RUN_DIRECTORY = "/run/sparkpair"
 CODE_DIRECTORY = "/opt/sparkpair"
+OVERLAY_KEYS = ("name", "target", "source", "sha256_before", "sha256_after", "engine", "pin")
 MANAGED = "Managed by sparkpair: changes made here are found as drift and replaced by the next deploy."
+
+# Characters that JSON writes as they are, and that YAML forbids or folds inside a double-quoted scalar.
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 class RenderError(Exception):
@@ -28,14 +33,18 @@ class RenderError(Exception):
 
 def compose_text(value: Any) -> str:
     """A YAML double-quoted scalar that Compose reads back as exactly ``value``: ``$`` doubled, the rest JSON."""
-    return json.dumps(str(value).replace("$", "$$"), ensure_ascii=False)
+    text = json.dumps(str(value).replace("$", "$$"), ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def dotenv_text(value: Any) -> str:
-    """A single-quoted value of an env file; Compose neither expands nor unescapes it. Raises RenderError."""
+    """A single-quoted value of an env file, which Compose does not expand. Raises RenderError."""
     text = str(value)
     if any(c in text for c in "'\n\r\0"):
         raise RenderError(f"an environment value cannot hold quotes or line breaks: {text!r}")
+    # Compose takes a backslash before the closing quote for an escaped quote, and reads on into the next lines.
+    if text.endswith("\\"):
+        raise RenderError(f"an environment value cannot end with a backslash: {text!r}")
     return f"'{text}'"
 
 
@@ -71,7 +80,9 @@ def render(plan: Mapping[str, Any], rank: int, *, root: str, overlays: Sequence[
     Raises:
         RenderError: a template gave an invalid file.
     """
-    this = next(r for r in plan["ranks"] if r["rank"] == rank)
+    this = next((r for r in plan["ranks"] if r["rank"] == rank), None)
+    if this is None:
+        raise RenderError(f"the plan has no rank {rank}")
     values = {
         "managed": MANAGED,
         "plan": plan,
@@ -89,6 +100,9 @@ def render(plan: Mapping[str, Any], rank: int, *, root: str, overlays: Sequence[
     _validate(text)
     text["entrypoint.py"] = (ROLE / "files" / "entrypoint.py").read_text()
     text["plan.json"] = _pretty({"release": plan["release"], **release_document(plan)})
+    if overlays:
+        shown = [{k: o[k] for k in OVERLAY_KEYS} for o in values["overlays"]]
+        text[OVERLAYS] = _pretty(shown)
     return [File(name, content.encode(), 0o644) for name, content in sorted(text.items())]
 
 
