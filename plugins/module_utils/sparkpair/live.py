@@ -20,6 +20,11 @@ class Probe:
     draft_tokens_per_step: float | None = None
 
 
+def _object(value: Any) -> Mapping[str, Any]:
+    # Whatever listens on the port may answer with any JSON.
+    return value if isinstance(value, Mapping) else {}
+
+
 def judge_probe(plan: Mapping[str, Any], responses: Sequence[Mapping[str, Any]]) -> Probe:
     """Judge the answers to ``probe.requests``."""
     by_id = {r["id"]: r for r in responses}
@@ -28,21 +33,20 @@ def judge_probe(plan: Mapping[str, Any], responses: Sequence[Mapping[str, Any]])
         if answer is None or answer["status"] != 200:  # noqa: PLR2004
             seen = "nothing" if answer is None else answer["error"] or f"status {answer['status']}"
             return Probe(False, f"{name}: {seen}")
-    served = [m.get("id") for m in (by_id["models"]["json"] or {}).get("data", [])]
+    listed = _object(by_id["models"]["json"]).get("data")
+    served = [_object(m).get("id") for m in listed] if isinstance(listed, list) else []
     if plan["served_model_name"] not in served:
         return Probe(False, f"models: serves {served}, wanted {plan['served_model_name']!r}")
     answer = by_id["completion"]
-    tokens = ((answer["json"] or {}).get("usage") or {}).get("completion_tokens", 0)
+    tokens = _object(_object(answer["json"]).get("usage")).get("completion_tokens", 0)
     if not tokens:
         return Probe(False, "completion: no token came back")
     rate = round(tokens / max(1e-6, answer["ended"] - answer["started"]), 1)
     width = None
     if plan["expected_width"] is not None:
         try:
-            delta = metrics.delta(
-                metrics.parse(by_id["before"]["text"] or ""), metrics.parse(by_id["after"]["text"] or "")
-            )
-            width = round(metrics.draft_width(delta), 2)
+            before, after = (metrics.parse(_object(by_id.get(name)).get("text") or "") for name in ("before", "after"))
+            width = round(metrics.draft_width(metrics.delta(before, after)), 2)
         except metrics.MetricsError as error:
             return Probe(False, f"metrics: {error}", rate)
     return Probe(True, "", rate, width)
@@ -71,6 +75,8 @@ def rank_reasons(name: str, state: Mapping[str, Any] | None, release: str) -> li
     if state["current"] != release:
         reasons.append(f"{name}: current release is {state['current'] or 'none'}")
     checked = state["release"] or {}
+    if checked.get("id") == release == state["current"] and not checked["exists"]:
+        reasons.append(f"{name}: release {release} is current and its directory is gone")
     if checked.get("id") == release and checked["exists"] and checked["damage"]:
         reasons.append(f"{name}: release {release} is damaged: {'; '.join(checked['damage'])}")
     if state["leftovers"]:
@@ -106,6 +112,12 @@ def verdict(
     if not probe.serves:
         reasons.append(f"{names[0]}: {probe.reason}")
     return Verdict(not reasons, reasons, probe)
+
+
+def named(plan: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
+    """A release's plan with the inventory's host names, which are no part of a release."""
+    ranks = [{**rank, "host": names[int(rank["rank"])]} for rank in plan["ranks"]]
+    return {**plan, "ranks": ranks}
 
 
 def rank_report(rank: int, name: str, address: str, state: Mapping[str, Any] | None) -> dict[str, Any]:
