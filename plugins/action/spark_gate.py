@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from sparkpair.gates import Gate, Seen, Situation, UnknownGateError, chosen
+from sparkpair.gates import Gate, RefusedChoiceError, Seen, Situation, choose, judge, more
 from sparkpair.inputs import plain
 
 display = Display()
@@ -15,6 +15,10 @@ display = Display()
 
 def _entry(name: str, seen: Seen, seconds: float) -> dict[str, Any]:
     return {"name": name, "ok": seen.ok, "seen": seen.seen, "wanted": seen.wanted, "seconds": seconds}
+
+
+def _left_out(name: str, reason: str) -> dict[str, Any]:
+    return _entry(name, Seen(True, f"left out: {reason}", ""), 0.0) | {"skipped": reason}
 
 
 class ActionModule(ActionBase):
@@ -28,64 +32,63 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         args = plain(self._task.args)
         try:
-            gates = chosen(args.get("only") or (), args.get("skip") or ())
-        except UnknownGateError as error:
+            gates = choose(
+                args.get("only") or (), args.get("skip") or (), args.get("also") or (), args.get("deadlines") or {}
+            )
+        except RefusedChoiceError as error:
             return result | {"failed": True, "msg": str(error), "sparkpair_report": {"outcome": "refused"}}
-        if self._task.check_mode:
-            return result | {"changed": False, "skipped": True, "msg": "gates send no traffic in check mode"}
-        plan = args["plan"]
         states = {int(rank): state for rank, state in (args.get("states") or {}).items()}
-        situation = Situation(plan, states)
+        situation = Situation(args["plan"], states)
         done: list[dict[str, Any]] = []
         figures: dict[str, float] = {}
-        for number, gate in enumerate(gates, 1):
-            left_out = gate.applies(situation)
+        for number, (gate, reason) in enumerate(gates, 1):
+            where = f"  gate {number}/{len(gates)} {gate.name}"
+            left_out = reason or gate.applies(situation) or ("check mode" if self._task.check_mode else "")
             if left_out:
-                done.append(
-                    {"name": gate.name, "ok": True, "seen": f"left out: {left_out}", "wanted": "", "seconds": 0}
-                )
+                done.append(_left_out(gate.name, left_out))
+                display.display(f"{where}: left out, {left_out}")
                 continue
             started = time.monotonic()
             seen = self._pass(gate, situation, args, task_vars)
             seconds = round(time.monotonic() - started, 2)
             figures |= seen.figures
             done.append(_entry(gate.name, seen, seconds))
-            word = "ok" if seen.ok else "FAILED"
-            display.display(f"  gate {number}/{len(gates)} {gate.name}: {word} ({seconds:.1f} s): {seen.seen}")
+            display.display(f"{where}: {'ok' if seen.ok else 'FAILED'} ({seconds:.1f} s): {seen.seen}")
             if not seen.ok:
                 message = f"gate {gate.name} failed: saw {seen.seen}; wanted {seen.wanted}"
                 return result | {
                     "failed": True,
                     "msg": message,
                     "gates": done,
+                    **figures,
                     "sparkpair_report": {"gates": done, "messages": [message], **figures},
                 }
-        return result | {"changed": False, "gates": done, "sparkpair_report": {"gates": done, **figures}}
+        if self._task.check_mode:
+            return result | {
+                "changed": False,
+                "skipped": True,
+                "gates": done,
+                "msg": "gates send nothing in check mode",
+            }
+        return result | {"changed": False, "gates": done, **figures, "sparkpair_report": {"gates": done, **figures}}
 
     def _pass(self, gate: Gate, situation: Situation, args: dict[str, Any], task_vars: dict[str, Any] | None) -> Seen:
         ends = time.monotonic() + float((args.get("deadlines") or {}).get(gate.name, gate.deadline))
         answers: list[dict[str, Any]] = []
-
-        def send(groups: list[dict[str, Any]]) -> str:
-            """Send the groups from the head and keep the answers; returns why it could not, or an empty text."""
-            if not groups:
-                return ""
+        groups = gate.build(situation)
+        while groups:
             sent = self._execute_module(
                 module_name="spark_traffic",
                 module_args={
                     "base_url": args.get("base_url") or f"http://127.0.0.1:{situation.plan['port']}",
                     "api_key_file": args.get("api_key_file"),
-                    "deadline": max(1.0, ends - time.monotonic()),
+                    "deadline": max(0.0, ends - time.monotonic()),
                     "groups": groups,
                 },
                 task_vars=task_vars,
             )
-            answers.extend(sent.get("responses", []))
-            return "" if "responses" in sent else str(sent.get("msg", "unknown"))
-
-        failure = send(gate.build(situation))
-        if not failure and gate.then:
-            failure = send(gate.then(situation, answers))
-        if failure:
-            return Seen(False, f"the head did not answer: {failure}", "answers of the head")
-        return gate.judge(situation, answers)
+            if "responses" not in sent:
+                return Seen(False, f"the head did not answer: {sent.get('msg', 'no reason')}", "answers of the head")
+            answers.extend(sent["responses"])
+            groups = more(gate, situation, answers)
+        return judge(gate, situation, answers)

@@ -43,7 +43,13 @@ class ActionModule(ActionBase):
             folder = Path(constants.DEFAULT_LOCAL_TMP) / "sparkpair"
             # Only the key is wanted here, so settings that do not resolve are none of this action's business.
             inputs = read_inputs(task_vars or {}, self._templar, self._loader, stock=True)
-            wanted["secrets"] = {"ray_token": shared.once(folder, "ray_token"), "api_key": inputs.api_key}
+            keyed = bool(args.get("api_key_set"))
+            # An older release may have had another key than today's settings; its own then stays on the rank.
+            wanted["keep_secrets"] = ["api_key"] if keyed and not inputs.api_key else []
+            wanted["secrets"] = {
+                "ray_token": shared.once(folder, "ray_token"),
+                "api_key": inputs.api_key if keyed else "",
+            }
         result = self._execute_module(module_name="spark_release", module_args=wanted, task_vars=task_vars)
         result.pop("invocation", None)
         return result

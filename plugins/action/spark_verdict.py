@@ -7,7 +7,8 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from sparkpair import live
+from sparkpair import live, rollback
+from sparkpair.history import accepted
 from sparkpair.inputs import plain
 from sparkpair.screen import status_table
 
@@ -37,7 +38,7 @@ class ActionModule(ActionBase):
             names[rank] = host
             addresses[rank] = plain(variables["spark_fabric_address"])
         head = states.get(0) or {}
-        plan = args.get("plan") or head.get("plan")
+        plan = args.get("plan") or (live.named(head["plan"], names) if head.get("plan") else None)
         ranks = [live.rank_report(n, names[n], addresses[n], states[n]) for n in sorted(names)]
         fragment: dict[str, Any] = {"ranks": ranks}
         if plan:
@@ -51,7 +52,12 @@ class ActionModule(ActionBase):
         if args.get("show"):
             for line in status_table(plan, ranks, states, judged):
                 display.display(line)
+        known = {n: s for n, s in states.items() if s is not None and "history" in s}
+        back = rollback.fallback(states) if len(known) == len(states) else None
+        done = bool(plan) and all(plan["release"] in accepted(s["history"]) for s in known.values()) and bool(known)
         return result | {
+            "accepted": done,
+            "fallback": live.named(head["plans"][back], names) if back and head["plans"].get(back) else None,
             "changed": False,
             "serving": judged.serving,
             "reasons": judged.reasons,

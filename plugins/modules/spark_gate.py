@@ -5,8 +5,11 @@ DOCUMENTATION = r"""
 module: spark_gate
 short_description: Let a started pair pass the acceptance gates
 description:
-  - Runs the gates in order on the head (ranks, ray, health, models, auth, completion, warmup, width, canary, json,
-    tool, mixed), prints a line for each, and stops at the first that fails.
+  - Runs the gates in order on the head (ranks, ray, health, models, auth, completion, warmup, width, canary, stream,
+    concurrent, thinking, json, tool, mixed, long, acceptance), prints a line for each, and stops at the first that
+    fails.
+  - The gate C(quality) asks the model to count without a schema. It runs only when it is asked for by name, since a
+    random model cannot pass it.
 options:
   plan:
     description: The plan of the release that was started.
@@ -28,7 +31,12 @@ options:
     elements: str
     default: []
   skip:
-    description: Names of gates to leave out.
+    description: Names of gates to leave out. Each stays in the result with that reason.
+    type: list
+    elements: str
+    default: []
+  also:
+    description: Names of extra gates to run beside the regular ones.
     type: list
     elements: str
     default: []
@@ -62,8 +70,32 @@ EXAMPLES = r"""
 
 RETURN = r"""
 gates:
-  description: C(name), C(ok), C(seen), C(wanted) and C(seconds) of each gate that ran.
-  returned: always
+  description: C(name), C(ok), C(seen), C(wanted), C(seconds) of each gate so far; C(skipped) says why one was left out.
+  returned: unless the choice of gates is refused
   type: list
   elements: dict
+draft_tokens_per_step:
+  description: Draft tokens per step that the gate C(width) measured.
+  returned: when that gate measured them
+  type: float
+accepted_per_step:
+  description: Drafts accepted per step of sampled text, by the gate C(acceptance).
+  returned: when that gate measured them
+  type: float
+first_draft_acceptance:
+  description: Share of the steps that accepted the first draft, from 0 to 1, by the gate C(acceptance).
+  returned: when that gate measured it
+  type: float
+first_token_seconds:
+  description: Seconds to the first token of a stream, by the gate C(stream).
+  returned: when that gate measured it
+  type: float
+mixed_overlap_seconds:
+  description: Seconds in which an ordinary and a guided request were decoded together, by the gate C(mixed).
+  returned: when that gate measured it
+  type: float
+long_prompt_seconds:
+  description: Duration of the request with the long prompt, by the gate C(long).
+  returned: when that gate measured it
+  type: float
 """

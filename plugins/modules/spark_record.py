@@ -5,17 +5,52 @@ DOCUMENTATION = r"""
 module: spark_record
 short_description: Append an entry to a rank's history
 description:
-  - The history is one JSON object per line and is never rewritten.
+  - The history is one JSON object per line and is never rewritten. The action adds who ran it, where and when.
 options:
   root:
     description: Directory of releases on the rank.
     type: path
     default: /opt/sparkpair
-  entry:
-    description: The entry, with at least C(run), C(release) and C(outcome).
+  plan:
+    description: The plan of the release that the entry is about.
     type: dict
     required: true
+  run:
+    description: Id of the run.
+    type: str
+    required: true
+  verb:
+    description: The verb that ran.
+    type: str
+    required: true
+  outcome:
+    description: Such as accepted, rolled_back or not_restored.
+    type: str
+    required: true
+  previous:
+    description: Release that was current before.
+    type: str
+  reason:
+    description: Why, when the outcome is not accepted.
+    type: str
+  gates:
+    description: Results of the gates.
+    type: list
+    elements: dict
+  phases:
+    description: Seconds after which each phase of the start was reached.
+    type: dict
+  advisory:
+    description: What the operator was told before the start.
+    type: list
+    elements: str
+  entry:
+    description: The complete entry, made by the action. Not for use in a playbook.
+    type: dict
 attributes:
+  action:
+    description: The action part runs on the controller.
+    support: full
   check_mode:
     description: Reports that it would append, and appends nothing.
     support: full
@@ -32,10 +67,10 @@ author:
 EXAMPLES = r"""
 - name: Record the accepted release
   spark_record:
-    entry:
-      run: 20260829T120000Z-3f9c2a51b7e0
-      release: 3f9c2a51b7e0
-      outcome: accepted
+    plan: "{{ planned.plan }}"
+    run: "{{ run }}"
+    verb: deploy
+    outcome: accepted
 """
 
 RETURN = r"""

@@ -46,6 +46,15 @@ options:
     description: Secret files that the action made. Not for use in a playbook.
     type: dict
     default: {}
+  api_key_set:
+    description: Whether the release asks clients for the API key. Used with C(state=current).
+    type: bool
+    default: false
+  keep_secrets:
+    description: Secrets that stay as they are. Set by the action; not for use in a playbook.
+    type: list
+    elements: str
+    default: []
   keep:
     description: Releases that C(state=pruned) must not remove.
     type: list

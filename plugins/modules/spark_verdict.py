@@ -67,6 +67,14 @@ plan:
   description: The plan that was compared with.
   returned: always
   type: dict
+accepted:
+  description: Whether every rank has recorded the release as accepted. Needs states that were read with records.
+  returned: always
+  type: bool
+fallback:
+  description: The plan of the release to return to (current, accepted and complete on every rank), or null.
+  returned: always
+  type: dict
 states:
   description: States by rank, when asked for.
   returned: always

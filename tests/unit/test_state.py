@@ -69,6 +69,7 @@ def test_an_empty_host_has_a_state_too(tmp_path: Path) -> None:
         "current": None,
         "releases": [],
         "leftovers": [],
+        "overlays": [],
         "release": None,
         "plan": None,
         "docker": None,

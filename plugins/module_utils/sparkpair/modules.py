@@ -46,6 +46,7 @@ def spark_release() -> None:
             "release": {"type": "str"},
             "files": {"type": "list", "elements": "dict", "default": []},
             "secrets": {"type": "dict", "no_log": True, "default": {}},
+            "keep_secrets": {"type": "list", "elements": "str", "no_log": False, "default": []},
             "keep": {"type": "list", "elements": "str", "default": []},
         },
         required_if=[("state", "staged", ("release", "files")), ("state", "current", ("release",))],
@@ -102,7 +103,7 @@ def _switch(module: AnsibleModule, store: Store) -> dict[str, Any]:
     before = store.current()
     if not module.check_mode:
         if wanted is not None:
-            store.arm(wanted, module.params["secrets"])
+            store.arm(wanted, module.params["secrets"], keep=module.params["keep_secrets"])
         if before != wanted:
             store.switch(wanted)
     return {"changed": before != wanted, "before": before, "current": wanted}

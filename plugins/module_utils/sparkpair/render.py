@@ -101,7 +101,7 @@ def render(plan: Mapping[str, Any], rank: int, *, root: str, overlays: Sequence[
     text["entrypoint.py"] = (ROLE / "files" / "entrypoint.py").read_text()
     text["plan.json"] = _pretty({"release": plan["release"], **release_document(plan)})
     if overlays:
-        shown = [{k: o[k] for k in OVERLAY_KEYS} for o in values["overlays"]]
+        shown = [{k: o[k] for k in OVERLAY_KEYS if k in o} for o in values["overlays"]]
         text[OVERLAYS] = _pretty(shown)
     return [File(name, content.encode(), 0o644) for name, content in sorted(text.items())]
 

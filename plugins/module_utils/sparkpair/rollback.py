@@ -10,6 +10,7 @@ from .history import accepted
 
 STOCK = "stock"
 PREVIOUS = "previous"
+TRAINED = 7
 
 
 class RollbackError(Exception):
@@ -22,6 +23,12 @@ class Target:
 
     release: str | None
     reason: str
+
+
+def is_stock(plan: Mapping[str, Any]) -> bool:
+    """True for the full trained width without any overlay."""
+    width = plan["spec_method"] == "dflash" and plan["dflash_tokens"] == TRAINED and not plan["verify_tokens"]
+    return bool(width and not plan["overlays"])
 
 
 def _order(states: Mapping[int, Mapping[str, Any]], stock: bool | None) -> list[str]:
@@ -69,3 +76,17 @@ def choose(wanted: str, states: Mapping[int, Mapping[str, Any]]) -> Target:
     if unusable:
         raise RollbackError(f"release {wanted} cannot be used: {', '.join(unusable)}")
     return Target(wanted, "an accepted release")
+
+
+def fallback(states: Mapping[int, Mapping[str, Any] | None]) -> str | None:
+    """The release to return to when the next one fails: current, accepted and complete on every rank; else None."""
+    if not states or any(state is None for state in states.values()):
+        return None
+    known = {rank: state for rank, state in states.items() if state is not None}
+    current = {state["current"] for state in known.values()}
+    if len(current) != 1:
+        return None
+    release = current.pop()
+    if release is None or release not in _order(known, stock=None) or _unusable(known, release):
+        return None
+    return str(release)

@@ -66,9 +66,10 @@ def read(
 
     Returns:
         ``hostname``, ``time`` (epoch seconds), ``memory`` (KiB), ``current``, ``releases`` (ids), ``leftovers``,
-        ``release`` (``id``, ``exists``, ``damage``), ``plan`` (the current release's, or None), ``docker`` (None, or
-        why it did not answer), ``containers`` (list), ``ray`` when asked; with records also ``history`` (entries),
-        ``history_damaged`` (line numbers), ``checks`` (release to its damage) and ``plans`` (release to its plan).
+        ``release`` (``id``, ``exists``, ``damage``), ``overlays`` (``target``, ``source`` and ``sha256`` of its files),
+        ``plan`` (the current release's, or None), ``docker`` (None, or why it did not answer), ``containers`` (list),
+        ``ray`` when asked; with records also ``history`` (entries), ``history_damaged`` (line numbers), ``checks``
+        (release to its damage) and ``plans`` (release to its plan).
     """
     store = Store(root)
     current = store.current()
@@ -81,6 +82,7 @@ def read(
         "releases": store.ids(),
         "leftovers": store.leftovers(),
         "release": None,
+        "overlays": [],
         "plan": None,
         "docker": None,
         "containers": [],
@@ -88,6 +90,7 @@ def read(
     if looked_at:
         check = store.check(looked_at)
         state["release"] = {"id": looked_at, "exists": check.exists, "damage": check.damage}
+        state["overlays"] = store.overlays(looked_at)
     if current:
         state["plan"] = _plan(store, current)
     if records:

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 RELEASE_ID = re.compile(r"[0-9a-f]{12}")
 LISTING = "release.json"
 SECRETS = "secrets"
+OVERLAYS = "overlays.json"
 
 
 class StoreError(Exception):
@@ -112,6 +114,21 @@ class Store:
         except (OSError, UnicodeDecodeError):
             return None
 
+    def overlays(self, release: str) -> list[dict[str, str]]:
+        """Overlay files of a release: ``target`` in the container, ``source`` in the release, ``sha256`` as found."""
+        try:
+            listed = json.loads(self.read(release, OVERLAYS) or "[]")
+            return [
+                {
+                    "target": str(o["target"]),
+                    "source": str(o["source"]),
+                    "sha256": hashlib.sha256((self.path(release) / o["source"]).read_bytes()).hexdigest(),
+                }
+                for o in listed
+            ]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
     def matches(self, release: str, files: list[File]) -> bool:
         """True when the release is complete and holds exactly these files."""
         if not self.check(release).complete:
@@ -153,8 +170,11 @@ class Store:
             shutil.rmtree(fresh, ignore_errors=True)
             raise StoreError(f"cannot stage release {release} below {self.releases}: {error}") from error
 
-    def arm(self, release: str, secrets: dict[str, str]) -> None:
-        """Give a release its secrets (name to text): folder 0700, files 0600. Raises StoreError."""
+    def arm(self, release: str, secrets: dict[str, str], *, keep: Sequence[str] = ()) -> None:
+        """Give a release its secrets (name to text): folder 0700, files 0600. Raises StoreError.
+
+        A name in ``keep`` keeps the text that the release has already, where it has one.
+        """
         base = self.path(release)
         if not base.is_dir():
             raise StoreError(f"release {release} is not on this rank, so it cannot be started")
@@ -163,7 +183,9 @@ class Store:
             _remove(fresh)
             _mkdir(fresh, 0o700)
             for name, text in secrets.items():
-                _write(fresh, File(name, text.encode(), 0o600))
+                held = base / SECRETS / name
+                content = held.read_bytes() if name in keep and held.is_file() else text.encode()
+                _write(fresh, File(name, content, 0o600))
             _remove(base / SECRETS)
             fresh.rename(base / SECRETS)
             _sync(base)
