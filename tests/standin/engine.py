@@ -439,7 +439,6 @@ class _Made:
     def _call(self, engine: Engine, body: dict[str, Any]) -> None:
         named = isinstance(body["tool_choice"], dict)
         if engine.has("no_tool") or (engine.has("named_tool") and named):
-            self.text = "It is sunny."
             return
         function = body["tools"][0]["function"]
         arguments = instance(function["parameters"])

@@ -12,16 +12,19 @@ from typing import Any
 
 RUNGS = (1, 24, 56, 120, 248)
 SHORT = {"max_tokens": 24, "temperature": 0}
+SAMPLED = {"max_tokens": 24, "temperature": 0.8, "top_k": 40, "top_p": 0.9}
+SAMPLED_WIDTH = 3
 SINGLES: tuple[tuple[str, int, bool | None, dict[str, Any]], ...] = (
     ("c1", 32, False, SHORT),
     ("think-c1", 16, True, SHORT),
     ("short-c1", 8, None, {"temperature": 0}),
     ("samp-k", 8, False, {"max_tokens": 24, "temperature": 0.8, "top_k": 40, "top_p": 1.0}),
     ("samp-p", 8, False, {"max_tokens": 24, "temperature": 0.8, "top_k": 0, "top_p": 0.9}),
-    ("samp-kp", 8, False, {"max_tokens": 24, "temperature": 0.8, "top_k": 40, "top_p": 0.9}),
+    ("samp-kp", 8, False, SAMPLED),
 )
 TIMEOUT = 240
 # Words of which n make n tokens: the first with a tokenizer of a large vocabulary, the second with one of single bytes.
+# Where neither does (a tokenizer that adds a token in front, say), a list of token ids has the exact length.
 WORDS = ("hello", "x")
 
 
@@ -30,7 +33,9 @@ def count(max_num_seqs: int) -> int:
     return len(RUNGS) + len(SINGLES) + sum(range(2, max_num_seqs + 1))
 
 
-def _chat(model: str, name: str, words: int, thinking: bool | None, more: Mapping[str, Any]) -> dict[str, Any]:
+def _chat(
+    model: str, name: str, words: int, thinking: bool | None, *, more: Mapping[str, Any], patience: float
+) -> dict[str, Any]:
     # The name in front keeps prefix caching from answering one arm with another's prompt.
     body: dict[str, Any] = {
         "model": model,
@@ -39,7 +44,7 @@ def _chat(model: str, name: str, words: int, thinking: bool | None, more: Mappin
     }
     if thinking is not None:
         body["chat_template_kwargs"] = {"enable_thinking": thinking}
-    return {"id": name, "method": "POST", "path": "/v1/chat/completions", "body": body, "timeout": TIMEOUT}
+    return {"id": name, "method": "POST", "path": "/v1/chat/completions", "body": body, "timeout": patience}
 
 
 def candidate(word: str, length: int) -> str:
@@ -63,38 +68,57 @@ def tokenize_groups(model: str) -> list[dict[str, Any]]:
     return [{"name": "tokenize", "mode": "sequential", "requests": asked}]
 
 
-def exact(answers: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """Rung to a text that the tokenizer counts as exactly that many tokens; a rung without one is left out."""
-    found: dict[int, str] = {}
+def exact(answers: Sequence[Mapping[str, Any]]) -> dict[int, str | list[int]]:
+    """Rung to a prompt that the tokenizer counts as exactly that many tokens; a rung without one is left out.
+
+    A prompt is a text, or a list of token ids when no candidate has the length.
+    """
+    found: dict[int, str | list[int]] = {}
+    ids: list[int] = []
     for answer in answers:
         kind, _, rest = str(answer["id"]).partition("-")
-        if kind != "tokenize":
+        body = answer["json"]
+        if kind != "tokenize" or not isinstance(body, dict):
             continue
         length, _, word = rest.partition("-")
-        if (answer["json"] or {}).get("count") == int(length):
+        if body.get("count") == int(length):
             found.setdefault(int(length), candidate(word, int(length)))
-    return found
+        ids = max(ids, list(body.get("tokens") or []), key=len)
+    return found | {n: ids[-n:] for n in RUNGS if n not in found and n <= len(ids)}
 
 
-def groups(model: str, max_num_seqs: int, texts: Mapping[int, str]) -> list[dict[str, Any]]:
-    """The warm-up's requests, as spark_traffic takes them; ``texts`` is what ``exact`` found."""
+def groups(
+    model: str, max_num_seqs: int, prompts: Mapping[int, str | list[int]], patience: float = TIMEOUT
+) -> list[dict[str, Any]]:
+    """The warm-up's requests, as spark_traffic takes them.
+
+    Args:
+        model: name under which the pair serves.
+        max_num_seqs: the widest burst.
+        prompts: what ``exact`` found.
+        patience: seconds that one request may take.
+    """
     rungs = [
         {
             "id": f"rung-{length}",
             "method": "POST",
             "path": "/v1/completions",
-            "body": {"model": model, "prompt": text, "max_tokens": 1, "temperature": 0},
-            "timeout": TIMEOUT,
+            "body": {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0},
+            "timeout": patience,
         }
-        for length, text in sorted(texts.items())
+        for length, prompt in sorted(prompts.items())
     ]
-    singles = [_chat(model, name, words, thinking, more) for name, words, thinking, more in SINGLES]
+    singles = [
+        _chat(model, name, words, thinking, more=more, patience=patience) for name, words, thinking, more in SINGLES
+    ]
     made = [
         {"name": "ladder", "mode": "sequential", "requests": rungs},
         {"name": "singles", "mode": "sequential", "requests": singles},
     ]
     for width in range(2, max_num_seqs + 1):
-        burst = [_chat(model, f"burst-{width}-{i}", 8, False, SHORT) for i in range(width)]
+        # The recipe samples at three and is greedy elsewhere, so that the sampler also compiles for a batch.
+        more = SAMPLED if width == SAMPLED_WIDTH else SHORT
+        burst = [_chat(model, f"burst-{width}-{i}", 8, False, more=more, patience=patience) for i in range(width)]
         made.append({"name": f"burst-{width}", "mode": "concurrent", "requests": burst})
     return made
 
@@ -103,7 +127,7 @@ def judge(answers: Sequence[Mapping[str, Any]], fault: Callable[[Mapping[str, An
     """Count the requests that did their part; returns the count and what went wrong with the others."""
     known = exact(answers)
     passed = 0
-    faults = [f"rung-{n}: /tokenize counts no candidate as {n} tokens" for n in RUNGS if n not in known]
+    faults = [f"rung-{n}: /tokenize gives no prompt of {n} tokens" for n in RUNGS if n not in known]
     for answer in answers:
         name = str(answer["id"])
         if name.startswith("tokenize-"):
