@@ -1,0 +1,36 @@
+"""Action ``spark_preflight``: runs the module of that name, stamps the exchange, and turns a failed login into data."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+from sparkpair.inputs import plain
+
+
+class ActionModule(ActionBase):
+    """Ask one host."""
+
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the module's result with ``clock`` (``sent``, ``received``: epoch seconds of the controller).
+
+        A host that cannot be asked gives ``reached: false`` and ``msg`` instead of a failure, so that
+        ``spark_preflight_verdict`` reports it together with the findings about the others.
+        """
+        result = super().run(tmp, task_vars)
+        sent = time.time()
+        try:
+            answer = self._execute_module(
+                module_name="spark_preflight", module_args=plain(self._task.args), task_vars=task_vars
+            )
+        except AnsibleConnectionFailure as error:
+            return result | {"changed": False, "reached": False, "msg": str(error)}
+        result |= answer | {"clock": {"sent": sent, "received": time.time()}}
+        if result.get("failed") and "invocation" not in result:
+            # No invocation means that the module never began: sudo or the interpreter refused, not the module.
+            return {"changed": False, "reached": False, "msg": str(result.get("msg", "the module did not run"))}
+        return result | {"reached": True}

@@ -1,0 +1,241 @@
+"""Joins the preflight results of all ranks: parity, clock skew, one verdict, lines for the screen. Controller only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from .preflight import PAIR_IDS, verdict
+from .preflight_host import LEVELS, Finding, Level, Thresholds
+from .screen import short_image, table
+
+
+@dataclass(frozen=True)
+class Same:
+    """A fact that all ranks should share; None counts as not observed and is left out."""
+
+    fact: str
+    words: str
+    level: Level
+    remedy: str
+
+
+MTU = Same(
+    "mtu",
+    "MTU of the fabric interface",
+    "blocked",
+    "set mtu: 9000 for the interface in a netplan drop-in on every rank, then netplan apply",
+)
+SAME = (
+    MTU,
+    Same("kernel", "kernel", "degraded", "apt full-upgrade and reboot until all ranks run the same kernel"),
+    Same("driver", "NVIDIA driver", "degraded", "install the same driver on every rank and reboot"),
+    Same("docker", "Docker", "degraded", "install the same Docker version on every rank"),
+    Same("compose", "Compose", "info", "install the same Compose version on every rank"),
+    Same(
+        "storage_driver",
+        "storage driver of Docker",
+        "degraded",
+        "use one image store everywhere: set features.containerd-snapshotter alike in /etc/docker/daemon.json",
+    ),
+    Same("ray", "Ray in the image", "blocked", "let every rank have the same image"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The pair's preflight: ``verdict`` (blocked, degraded or ready), all findings, and lines for the screen."""
+
+    verdict: str
+    findings: list[dict[str, Any]]
+    lines: list[str]
+
+    def messages(self, level: Level) -> list[str]:
+        """One sentence for each finding of a level."""
+        return [sentence(f) for f in self.findings if f["level"] == level]
+
+
+def sentence(finding: Mapping[str, Any]) -> str:
+    """One finding as one line."""
+    return (
+        f"rank {finding['rank']}, {finding['check']}: {finding['observed']}; wanted {finding['wanted']}. "
+        f"Remedy: {finding['remedy']}"
+    )
+
+
+def join(
+    results: Mapping[str, Mapping[str, Any]],
+    *,
+    ranks: Mapping[str, int],
+    thresholds: Thresholds | None = None,
+    skip: Collection[str] = (),
+    staged: bool = False,
+) -> Outcome:
+    """Judge the pair.
+
+    Args:
+        results: what ``spark_preflight`` returned, by host; a host may lack, and a result without ``facts`` is a host
+            that could not be asked (``msg`` says why).
+        ranks: the rank of every host that is wanted.
+        thresholds: ``clock_warn_seconds`` and ``clock_max_seconds`` are used.
+        skip: ids of checks between ranks to leave out (``reach``, ``clock``, ``parity``).
+        staged: images were put in place, so that a difference blocks.
+    """
+    asked = {rank: results.get(host, {}) for host, rank in ranks.items()}
+    answered = {rank: r for rank, r in sorted(asked.items()) if "facts" in r}
+    findings: list[dict[str, Any]] = [f for r in answered.values() for f in r["findings"]]
+    checks = {
+        "reach": lambda: _reach(ranks, results),
+        "clock": lambda: _clock(answered, thresholds or Thresholds()),
+        "parity": lambda: _parity(answered, staged),
+    }
+    for name in PAIR_IDS:
+        if name not in skip:
+            findings += [f.as_dict() for f in checks[name]()]
+    # An MTU that differs is one fault, and the worse level tells it.
+    uneven = any(f["check"] == "parity" and f["observed"].startswith(MTU.words) for f in findings)
+    findings = [f for f in findings if not (uneven and f["check"] == "fabric_mtu")]
+    findings.sort(key=lambda f: (LEVELS.index(f["level"]), f["rank"]))
+    found = verdict(findings)
+    return Outcome(found, findings, _lines(found, findings, ranks, answered))
+
+
+def _reach(ranks: Mapping[str, int], results: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    return [
+        Finding(
+            "reach",
+            "blocked",
+            rank,
+            observed=f"{host} was not checked: {results.get(host, {}).get('msg') or 'no result'}",
+            wanted="a login that works, with sudo",
+            remedy=f"try ansible {host} -b -m ansible.builtin.ping; correct ansible_host, ansible_user, key or sudo",
+        )
+        for host, rank in sorted(ranks.items(), key=lambda item: item[1])
+        if "facts" not in results.get(host, {})
+    ]
+
+
+def _offset(result: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Bounds of (host clock - controller clock) in seconds; None when the controller's stamps are missing."""
+    clock, time = result.get("clock"), result.get("time")
+    if not clock or not time:
+        return None
+    # The host read its clock after the request was sent, and at least `elapsed` before the answer came.
+    return time["wall"] - (clock["received"] - time["elapsed"]), time["wall"] - clock["sent"]
+
+
+def _clock(answered: Mapping[int, Mapping[str, Any]], limits: Thresholds) -> list[Finding]:
+    """Skew that is certain: the gap between two ranks' bounds, so that slow logins never count as skew."""
+    bounds = {rank: bound for rank, r in answered.items() if (bound := _offset(r)) is not None}
+    found = []
+    for (first, (low, high)), (second, (other_low, other_high)) in combinations(bounds.items(), 2):
+        skew = max(other_low - high, low - other_high)
+        if skew > limits.clock_warn_seconds:
+            found.append(
+                Finding(
+                    "clock",
+                    "blocked" if skew > limits.clock_max_seconds else "degraded",
+                    second,
+                    observed=f"the clocks of rank {first} and rank {second} differ by at least {skew:.1f} s",
+                    wanted=f"at most {limits.clock_warn_seconds:.0f} s",
+                    remedy="timedatectl set-ntp true on every rank; without internet a rank can follow the head",
+                )
+            )
+    return found
+
+
+def _parity(answered: Mapping[int, Mapping[str, Any]], staged: bool) -> list[Finding]:
+    found = []
+    for same in SAME:
+        values = {rank: r["facts"][same.fact] for rank, r in answered.items() if r["facts"].get(same.fact) is not None}
+        if len({str(v) for v in values.values()}) > 1:
+            first = next(iter(values))
+            odd = next(rank for rank, value in values.items() if value != values[first])
+            found.append(
+                Finding(
+                    "parity",
+                    same.level,
+                    odd,
+                    observed=f"{same.words}: " + ", ".join(f"rank {rank} has {v}" for rank, v in values.items()),
+                    wanted=f"the same {same.words} on every rank",
+                    remedy=same.remedy,
+                )
+            )
+    return found + _image_parity(answered, staged)
+
+
+def _image_parity(answered: Mapping[int, Mapping[str, Any]], staged: bool) -> list[Finding]:
+    images = {rank: r["facts"]["image"] for rank, r in answered.items() if r["facts"].get("image")}
+    if not images:
+        return []
+    first = next(iter(images))
+    for rank, image in images.items():
+        if not same_image(images[first], image):
+            return [
+                Finding(
+                    "parity",
+                    "blocked" if staged else "info",
+                    rank,
+                    observed=f"image: rank {first} has {_content(images[first])}, rank {rank} {_content(image)}",
+                    wanted="the same image content on every rank",
+                    remedy="the image role gives every rank the head's image",
+                )
+            ]
+    return []
+
+
+def same_image(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Compare by registry digest, else by layers. Local ids differ between image stores, so they do not count."""
+    if set(one["digests"]) & set(other["digests"]):
+        return True
+    return bool(one["layers"]) and one["layers"] == other["layers"]
+
+
+def _content(image: Mapping[str, Any]) -> str:
+    return str((image["digests"] or [image["layers"]])[0])[:19]
+
+
+def _lines(
+    found: str,
+    findings: Sequence[Mapping[str, Any]],
+    ranks: Mapping[str, int],
+    answered: Mapping[int, Mapping[str, Any]],
+) -> list[str]:
+    rows = []
+    for host, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        facts = answered.get(rank, {}).get("facts", {})
+        mine = verdict([f for f in findings if f["rank"] == rank])
+        reference = (facts.get("image") or {}).get("reference")
+        shown = [facts.get(name) for name in ("kernel", "driver", "docker", "mtu", "gid")]
+        shown[-1] = " ".join(f"{d}:{rows[0]}" for d, rows in (shown[-1] or {}).items() if rows) or None
+        rows.append((rank, host, mine, *shown, short_image(reference)))
+    lines = table(("rank", "host", "verdict", "kernel", "driver", "docker", "mtu", "gid", "image"), rows)
+    for finding in findings:
+        lines += [
+            f"{finding['level']}: rank {finding['rank']}, {finding['check']}: {finding['observed']}",
+            f"  wanted: {finding['wanted']}",
+            f"  remedy: {finding['remedy']}",
+        ]
+    return [*lines, f"preflight: {found}"]
+
+
+def proposal_lines(host: str, proposal: Mapping[str, Any]) -> list[str]:
+    """The proposed inventory variables of one host as lines of YAML, to be pasted into its host_vars by a person."""
+    variables = proposal["host_vars"]
+    if not proposal["candidates"]:
+        return [f"# {host}: no interface that is up with IPv4 and has an ACTIVE RDMA device with a RoCE v2 row"]
+    lines = [f"# host_vars/{host}.yml"]
+    lines += [f"spark_fabric_interface: {variables['spark_fabric_interface']}"]
+    lines += [f"spark_fabric_address: {variables['spark_fabric_address']}"]
+    lines += [f"spark_rdma_devices: [{', '.join(variables['spark_rdma_devices'])}]"]
+    if variables["spark_gid_index"] is None:
+        lines.append("# no GID index fits all of these devices; list one device, or rebind mlx5_core on them")
+    else:
+        lines.append(f"spark_gid_index: {variables['spark_gid_index']}")
+    return lines + [
+        f"# {c['device']} on {c['interface']} ({', '.join(c['addresses'])}): GID index {c['gid_index']}, "
+        f"MTU {c['mtu']}, {c['speed_mbps']} Mb/s"
+        for c in proposal["candidates"]
+    ]
