@@ -5,9 +5,9 @@ DOCUMENTATION = r"""
 module: spark_gate
 short_description: Let a started pair pass the acceptance gates
 description:
-  - Runs the gates in order on the head (ranks, ray, health, models, auth, completion, warmup, width, canary, stream,
-    concurrent, thinking, json, tool, mixed, long, acceptance), prints a line for each, and stops at the first that
-    fails.
+  - Runs the gates in order on the head (ranks, parity, ray, health, models, auth, completion, warmup, width, canary,
+    stream, concurrent, thinking, json, tool, mixed, long, acceptance), prints a line for each, and stops at the first
+    that fails.
   - The gate C(quality) asks the model to count without a schema. It runs only when it is asked for by name, since a
     random model cannot pass it.
 options:

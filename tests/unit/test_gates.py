@@ -117,7 +117,7 @@ def test_every_fault_of_the_stand_in_is_used() -> None:
 
 
 def test_every_gate_is_proved_to_fire() -> None:
-    elsewhere = {"ranks", "ray", "auth", "thinking", "quality"}
+    elsewhere = {"ranks", "parity", "ray", "auth", "thinking", "quality"}
     assert {gate for gate, _, _ in FIRES} | elsewhere == set(BY_NAME)
 
 
@@ -129,7 +129,7 @@ def test_engine_that_hangs_fails_at_the_deadline(gate: str) -> None:
     assert "no complete answer within 0.3 s" in seen.seen
 
 
-@pytest.mark.parametrize("gate", sorted(name for name in BY_NAME if name not in ("ranks", "ray")))
+@pytest.mark.parametrize("gate", sorted(name for name in BY_NAME if name not in ("ranks", "parity", "ray")))
 @pytest.mark.parametrize(
     "body", ["null", "[]", '{"choices": [], "usage": null}', '{"data": 5, "choices": 5}', "<html>"]
 )
@@ -420,6 +420,21 @@ def test_rank_that_was_not_reached_fails() -> None:
     assert (seen.ok, seen.seen) == (False, "spark-1: not reached")
 
 
+def test_ranks_that_differ_from_the_plan_fail() -> None:
+    made = plan()
+    differs = [f"difference {n}" for n in range(7)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            gates.parity, "differences", lambda p, states: differs if p is made and states == {0: None} else []
+        )
+        seen = BY_NAME["parity"].judge(Situation(made, {0: None}), [])
+        sound = BY_NAME["parity"].judge(Situation(made, {1: None}), [])
+    assert (seen.ok, sound.ok) == (False, True)
+    assert seen.seen.startswith("difference 0; difference 1")
+    assert seen.seen.endswith("and 2 more")
+    assert sound.seen == "2 ranks as planned"
+
+
 @pytest.mark.parametrize(
     ("ray", "ok", "says"),
     [
@@ -457,7 +472,7 @@ def test_skipped_gate_stays_with_its_reason() -> None:
 
 @pytest.mark.parametrize("where", ["only", "skip", "also"])
 def test_unknown_gate_is_refused(where: str) -> None:
-    with pytest.raises(RefusedChoiceError, match=r"no gate is named helth; there are ranks, ray, health"):
+    with pytest.raises(RefusedChoiceError, match=r"no gate is named helth; there are ranks, parity, ray, health"):
         choose(**{where: ["helth"]})
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from . import gates_drafts as drafts
 from . import gates_guided as guided
 from . import gates_load as load
-from . import live, warmup
+from . import live, parity, warmup
 from .containers import CONTAINER
 from .gatekit import (
     HTTP_OK,
@@ -46,6 +46,13 @@ def _judge_ranks(situation: Situation, _: Answers) -> Seen:
     ]
     wanted = f"{CONTAINER} of release {release} running, never restarted, on {len(situation.names)} ranks"
     return Seen(not reasons, "; ".join(reasons) or f"{len(situation.names)} of {len(situation.names)} ranks", wanted)
+
+
+def _judge_parity(situation: Situation, _: Answers) -> Seen:
+    found = parity.differences(situation.plan, situation.states)
+    wanted = "arguments, environment, mounts and image of every rank as planned, and equal where they must be"
+    seen = "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")  # noqa: PLR2004
+    return Seen(not found, seen or f"{len(situation.names)} ranks as planned", wanted)
 
 
 def _judge_ray(situation: Situation, _: Answers) -> Seen:
@@ -148,6 +155,7 @@ def _no_key(situation: Situation) -> str:
 
 GATES: tuple[Gate, ...] = (
     Gate("ranks", 30, _nothing, _judge_ranks),
+    Gate("parity", 30, _nothing, _judge_parity),
     Gate("ray", 30, _nothing, _judge_ray, _no_ray),
     Gate("health", 30, lambda _: _get("health", "/health"), _judge_health),
     Gate("models", 30, lambda _: _get("models", "/v1/models"), _judge_models),

@@ -119,7 +119,7 @@ def build_thinking(situation: Situation) -> list[Group]:
 
 def judge_thinking(situation: Situation, answers: Answers) -> Seen:
     """Off leaves no thought anywhere; on brings one, wherever the plan has a parser that separates it."""
-    separated = bool(situation.setting("reasoning_parser", ""))
+    separated = "--reasoning-parser" in situation.plan["ranks"][0]["arguments"]
     wanted = "off: text without a thought; on: " + ("a thought" if separated else "text")
     if why := first_fault(answers):
         return Seen(False, why, wanted)
