@@ -13,14 +13,18 @@ options:
     type: str
     required: true
   api_key_file:
-    description: File on the rank with the bearer token. Missing or empty means none.
+    description: File on the rank with the bearer token. Missing or empty means none. The token is never returned.
     type: path
   deadline:
     description: Seconds for everything.
     type: float
     default: 300.0
   groups:
-    description: Groups with C(name), C(mode) (sequential or concurrent) and C(requests).
+    description:
+      - Groups with C(name), C(mode) (sequential, or concurrent for all at once) and C(requests).
+      - A request has C(id) and C(path), and may have C(method) (GET), C(body) (sent as JSON), C(stream) (read
+        server-sent events), C(timeout) (60 seconds), C(auth) (send the token, true), C(keep_lines) (a pattern; other
+        lines of a text body are dropped) and C(max_body) (characters of a text body to keep).
     type: list
     elements: dict
     required: true
@@ -51,7 +55,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 responses:
-  description: One answer per request.
+  description:
+    - One answer per request, in their order, with C(id), C(group), C(status) or null, C(error) or null, C(json) or
+      C(text), C(started), C(first_token), C(ended) and C(events) (arrival of each piece of a stream) in seconds of one
+      clock, C(content), C(reasoning_content), C(finish_reason), C(usage) and C(tool_calls).
+    - A stream that breaks keeps what came before it broke. Empty in check mode.
   returned: always
   type: list
   elements: dict
