@@ -8,8 +8,8 @@ description:
   - Runs the gates in order on the head (ranks, parity, ray, health, models, auth, completion, warmup, width, canary,
     stream, concurrent, thinking, json, tool, mixed, long, acceptance), prints a line for each, and stops at the first
     that fails.
-  - The gate C(quality) asks the model to count without a schema. It runs only when it is asked for by name, since a
-    random model cannot pass it.
+  - Two more run only when they are asked for by name. C(soak) watches the pair for a minute. C(quality) asks the model
+    to count without a schema, which a random model cannot do.
 options:
   plan:
     description: The plan of the release that was started.

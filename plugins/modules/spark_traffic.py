@@ -24,7 +24,8 @@ options:
       - Groups with C(name), C(mode) (sequential, or concurrent for all at once) and C(requests).
       - A request has C(id) and C(path), and may have C(method) (GET), C(body) (sent as JSON), C(stream) (read
         server-sent events), C(timeout) (60 seconds), C(auth) (send the token, true), C(keep_lines) (a pattern; other
-        lines of a text body are dropped) and C(max_body) (characters of a text body to keep).
+        lines of a text body are dropped), C(max_body) (characters of a text body to keep) and C(pause) (seconds to
+        wait before it).
     type: list
     elements: dict
     required: true

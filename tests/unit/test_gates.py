@@ -37,9 +37,15 @@ def run(name: str, engine: Engine, situation: Situation, key_file: str | None = 
     return gates.judge(gate, situation, answers)
 
 
+@pytest.fixture(autouse=True)
+def short_soak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the soak take a fraction of a second."""
+    monkeypatch.setattr("sparkpair.gates_load.SOAK_SECONDS", 0.12)
+
+
 def sound(**behaviour: Any) -> dict[str, Any]:
     """Behaviour with steps long enough that streams of one group overlap."""
-    return {"step_seconds": 0.002, **behaviour}
+    return {"step_seconds": 0.001, **behaviour}
 
 
 # Each gate with the faults that it must catch, and a part of what it must say.
@@ -88,6 +94,9 @@ FIRES = [
     ("acceptance", "always_accepted", "100.0% of"),
     ("acceptance", "no_positions", "per_pos_total"),
     ("acceptance", "frozen_metrics", "no step"),
+    ("soak", "unhealthy", "health-0: status 503"),
+    ("soak", "error_500", "text-0: status 500"),
+    ("soak", "no_tokens", "no tokens from text-0, text-1"),
 ]
 
 
@@ -361,10 +370,17 @@ def test_second_tool_call_is_not_overlooked() -> None:
     assert tool_call(answer | {"tool_calls": [call, call]}).count("get_weather") == 2
 
 
+def test_soak_spreads_its_requests_over_its_time() -> None:
+    with Engine() as engine:
+        answers = traffic.run_groups(base_url=engine.url, groups=BY_NAME["soak"].build(Situation(plan(), {})))
+    assert len(answers) == 24
+    assert answers[-1]["ended"] - answers[0]["started"] > 0.1
+
+
 def test_quality_runs_only_when_asked_for() -> None:
     with Engine() as engine:
         assert not run("quality", engine, Situation(plan(), {})).ok
-    assert "quality" not in [gate.name for gate, _ in choose()]
+    assert not {"quality", "soak"} & {gate.name for gate, _ in choose()}
     assert [gate.name for gate, _ in choose(also=["quality"])][-1] == "quality"
 
 

@@ -255,6 +255,15 @@ def test_deadline_covers_everything() -> None:
     assert took < 2
 
 
+def test_pause_comes_before_a_request_and_ends_with_the_deadline() -> None:
+    with Engine() as engine:
+        first, second, third = send(
+            engine.url, get("/health"), get("/health", pause=0.1), get("/health", pause=9), deadline=0.4
+        )
+    assert second["started"] - first["ended"] >= 0.1
+    assert third["error"] == "the deadline passed before it was sent"
+
+
 def test_concurrent_requests_start_together_and_keep_their_order() -> None:
     with Engine(step_seconds=0.01) as engine:
         answers = send(engine.url, *(chat(str(i), stream=True) for i in range(4)), mode="concurrent")

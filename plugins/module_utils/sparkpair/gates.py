@@ -179,6 +179,7 @@ GATES: tuple[Gate, ...] = (
         drafts.no_speculation,
         drafts.continue_acceptance,
     ),
+    Gate("soak", 300, load.build_soak, load.judge_soak, extra=True),
     Gate("quality", 180, guided.build_free_json, guided.judge_json, extra=True),
 )
 """Every gate, in the order in which a rollout runs them."""

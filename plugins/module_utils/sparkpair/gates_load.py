@@ -27,6 +27,8 @@ LONG_TOKENS = 8192
 LONG_ANSWER = 8
 LONG_SEED = "The tide came in over the flat sand, and the lamp of the old lighthouse turned once more. "
 THINK_TAG = "<think>"
+SOAK_SECONDS = 60.0
+SOAK_TURNS = 12
 
 
 # --- stream -----------------------------------------------------------------------------------------------------------
@@ -176,3 +178,34 @@ def judge_long(situation: Situation, answers: Answers) -> Seen:
     seen = f"{read} prompt tokens read and {tokens_of(answer)} tokens of text in {took:.2f} s"
     good = read == target and tokens_of(answer) == LONG_ANSWER and bool(texts_of(answer).strip())
     return Seen(good, seen, wanted, {"long_prompt_seconds": round(took, 3)})
+
+
+# --- soak -------------------------------------------------------------------------------------------------------------
+
+
+def build_soak(situation: Situation) -> list[Group]:
+    """Health and a short completion, again and again over the soak's time."""
+    body = {"model": situation.model, "prompt": "One, two,", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    pause = SOAK_SECONDS / SOAK_TURNS
+    asked = [
+        one
+        for turn in range(SOAK_TURNS)
+        for one in (
+            request(f"health-{turn}", "/health", pause=pause),
+            request(f"text-{turn}", "/v1/completions", body | {"prompt": f"{turn}: One, two,"}),
+        )
+    ]
+    return [group("soak", *asked)]
+
+
+def judge_soak(_: Situation, answers: Answers) -> Seen:
+    """It was healthy and generated, every time."""
+    wanted = f"healthy and generating {SOAK_TURNS} times in {SOAK_SECONDS:.0f} s"
+    if why := first_fault(answers):
+        return Seen(False, why, wanted)
+    mute = [str(a["id"]) for a in answers if str(a["id"]).startswith("text") and not tokens_of(a)]
+    lasted = float(answers[-1]["ended"]) - float(answers[0]["started"])
+    seen = (
+        f"no tokens from {', '.join(mute)}" if mute else f"{len(answers) // 2} times in {lasted:.0f} s"
+    )
+    return Seen(not mute, seen, wanted)

@@ -81,6 +81,7 @@ class _Sender:
     def send(self, request: Mapping[str, Any], group: str) -> dict[str, Any]:
         """Send one request; what goes wrong stands in ``error``, beside whatever arrived before it did."""
         answer = _empty(request, group)
+        time.sleep(max(0.0, min(float(request.get("pause") or 0), self._ends - time.monotonic())))
         patience = min(float(request.get("timeout") or TIMEOUT), self._ends - time.monotonic())
         if patience <= 0:
             answer["error"] = "the deadline passed before it was sent"
@@ -245,7 +246,8 @@ def run_groups(
         base_url: such as http://127.0.0.1:8888; proxies are never used.
         groups: each with ``name``, ``mode`` (sequential or concurrent) and ``requests``; a request has ``id``, ``path``
             and optionally ``method``, ``body`` (JSON), ``stream``, ``timeout`` (seconds), ``auth`` (send the key),
-            ``keep_lines`` (a pattern; other lines of a text body are dropped) and ``max_body`` (characters kept).
+            ``keep_lines`` (a pattern; other lines of a text body are dropped), ``max_body`` (characters kept) and
+            ``pause`` (seconds to wait before it).
         api_key_file: file with the bearer token; missing or empty means none. The token is never returned: where an
             error quotes it, it reads ``***``.
         deadline: seconds for everything; what is left after it fails with that reason.
