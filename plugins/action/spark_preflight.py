@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible.errors import AnsibleConnectionFailure
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from sparkpair.inputs import plain
 
@@ -27,10 +27,11 @@ class ActionModule(ActionBase):
             answer = self._execute_module(
                 module_name="spark_preflight", module_args=plain(self._task.args), task_vars=task_vars
             )
-        except AnsibleConnectionFailure as error:
-            return result | {"changed": False, "reached": False, "msg": str(error)}
+        except AnsibleError as error:
+            return result | {"changed": False, "reached": False, "msg": " ".join(str(error).split())}
         result |= answer | {"clock": {"sent": sent, "received": time.time()}}
         if result.get("failed") and "invocation" not in result:
             # No invocation means that the module never began: sudo or the interpreter refused, not the module.
-            return {"changed": False, "reached": False, "msg": str(result.get("msg", "the module did not run"))}
+            why = " ".join(str(result.get("msg", "the module did not run")).split())
+            return {"changed": False, "reached": False, "msg": why}
         return result | {"reached": True}

@@ -8,7 +8,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair.inputs import plain
 from sparkpair.preflight_host import Thresholds
-from sparkpair.preflight_pair import join, proposal_lines
+from sparkpair.preflight_pair import finding_lines, join, proposal_lines, sentence
 
 display = Display()
 
@@ -41,23 +41,25 @@ class ActionModule(ActionBase):
             skip=args.get("skip") or [],
             staged=bool(args.get("staged")),
         )
+        others = finding_lines(outcome.of("degraded", "info"))
+        lines = [*outcome.table, *others, f"preflight: {outcome.verdict}"]
         if args.get("show", True):
-            for line in outcome.lines:
+            for line in lines:
                 display.display(line)
+        blocked, degraded = outcome.of("blocked"), outcome.of("degraded")
         fragment: dict[str, Any] = {"findings": outcome.findings, "plan": plan}
         result |= {
             "verdict": outcome.verdict,
             "findings": outcome.findings,
-            "lines": outcome.lines,
+            "lines": lines,
             "sparkpair_report": fragment,
         }
-        if outcome.verdict == "blocked":
-            blocked = outcome.messages("blocked")
-            fragment |= {"outcome": "refused", "messages": blocked}
-            count = "1 finding" if len(blocked) == 1 else f"{len(blocked)} findings"
-            return result | {"failed": True, "msg": "\n".join([f"the pair is blocked by {count}:", *blocked])}
-        if warnings := outcome.messages("degraded"):
-            result["warnings"] = warnings
+        if blocked:
+            fragment |= {"outcome": "refused", "messages": [sentence(f) for f in blocked]}
+            first = f"the pair is blocked by {len(blocked)} finding{'s' if len(blocked) > 1 else ''}:"
+            return result | {"failed": True, "msg": "\n".join([first, *finding_lines(blocked)])}
+        if degraded:
+            result["warnings"] = [sentence(f) for f in degraded]
         return result
 
     @staticmethod

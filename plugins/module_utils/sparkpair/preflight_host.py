@@ -195,7 +195,7 @@ class Options:
 
 def gib(size: float) -> str:
     """Bytes for people."""
-    return f"{size / GIB:.1f} GiB"
+    return f"{size / GIB:.1f} GiB" if size >= GIB // 2 else f"{size / 1024**2:.0f} MiB"
 
 
 def version(text: str) -> tuple[int, ...]:

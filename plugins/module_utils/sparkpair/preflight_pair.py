@@ -1,4 +1,4 @@
-"""Joins the preflight results of all ranks: parity, clock skew, one verdict, lines for the screen. Controller only."""
+"""Joins the preflight results of all ranks: parity, clock skew, one verdict, a table. Controller only."""
 
 from __future__ import annotations
 
@@ -46,23 +46,32 @@ SAME = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """The pair's preflight: ``verdict`` (blocked, degraded or ready), all findings, and lines for the screen."""
+    """The pair's preflight: ``verdict`` (blocked, degraded or ready), all findings, and a table for the screen."""
 
     verdict: str
     findings: list[dict[str, Any]]
-    lines: list[str]
+    table: list[str]
 
-    def messages(self, level: Level) -> list[str]:
-        """One sentence for each finding of a level."""
-        return [sentence(f) for f in self.findings if f["level"] == level]
+    def of(self, *levels: Level) -> list[dict[str, Any]]:
+        """Findings of these levels, worst first."""
+        return [f for f in self.findings if f["level"] in levels]
 
 
 def sentence(finding: Mapping[str, Any]) -> str:
     """One finding as one line."""
-    return (
-        f"rank {finding['rank']}, {finding['check']}: {finding['observed']}; wanted {finding['wanted']}. "
-        f"Remedy: {finding['remedy']}"
-    )
+    return f"rank {finding['rank']}, {finding['check']}: {finding['observed']}"
+
+
+def finding_lines(findings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Findings for the screen, three lines each."""
+    lines: list[str] = []
+    for finding in findings:
+        lines += [
+            f"{finding['level']}: {sentence(finding)}",
+            f"  wanted: {finding['wanted']}",
+            f"  remedy: {finding['remedy']}",
+        ]
+    return lines
 
 
 def join(
@@ -98,8 +107,7 @@ def join(
     uneven = any(f["check"] == "parity" and f["observed"].startswith(MTU.words) for f in findings)
     findings = [f for f in findings if not (uneven and f["check"] == "fabric_mtu")]
     findings.sort(key=lambda f: (LEVELS.index(f["level"]), f["rank"]))
-    found = verdict(findings)
-    return Outcome(found, findings, _lines(found, findings, ranks, answered))
+    return Outcome(verdict(findings), findings, _table(findings, ranks, answered))
 
 
 def _reach(ranks: Mapping[str, int], results: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
@@ -197,8 +205,7 @@ def _content(image: Mapping[str, Any]) -> str:
     return str((image["digests"] or [image["layers"]])[0])[:19]
 
 
-def _lines(
-    found: str,
+def _table(
     findings: Sequence[Mapping[str, Any]],
     ranks: Mapping[str, int],
     answered: Mapping[int, Mapping[str, Any]],
@@ -211,14 +218,7 @@ def _lines(
         shown = [facts.get(name) for name in ("kernel", "driver", "docker", "mtu", "gid")]
         shown[-1] = " ".join(f"{d}:{rows[0]}" for d, rows in (shown[-1] or {}).items() if rows) or None
         rows.append((rank, host, mine, *shown, short_image(reference)))
-    lines = table(("rank", "host", "verdict", "kernel", "driver", "docker", "mtu", "gid", "image"), rows)
-    for finding in findings:
-        lines += [
-            f"{finding['level']}: rank {finding['rank']}, {finding['check']}: {finding['observed']}",
-            f"  wanted: {finding['wanted']}",
-            f"  remedy: {finding['remedy']}",
-        ]
-    return [*lines, f"preflight: {found}"]
+    return table(("rank", "host", "verdict", "kernel", "driver", "docker", "mtu", "gid", "image"), rows)
 
 
 def proposal_lines(host: str, proposal: Mapping[str, Any]) -> list[str]:

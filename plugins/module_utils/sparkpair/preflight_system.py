@@ -132,9 +132,10 @@ def gpu(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             "gpu",
             "blocked",
-            observed=f"nvidia-smi: {done.why()}",
+            observed=f"nvidia-smi names no GPU: {done.why() if not done.ok else 'its list is empty'}",
             wanted=f"a GPU named {ctx.thresholds.gpu_name}",
-            remedy="check dmesg for NVRM lines; a Spark whose GPU is lost needs its power removed",
+            remedy="install the driver if nvidia-smi is missing; else look for NVRM in dmesg, and if the GPU is lost, "
+            "shut down and unplug the Spark",
         )
         return
     ctx.facts |= {"gpu": rows[0][0], "driver": rows[0][1]}
