@@ -149,7 +149,7 @@ def test_operators_own_arguments_and_variables_survive() -> None:
 
 def test_a_value_that_cannot_be_written_refuses_the_release() -> None:
     with pytest.raises(RenderError, match="backslash"):
-        files(plan(extra_env={"MY_X": "C:\\"}))
+        files(with_rank(plan(), 0, environment={"MY_X": "C:\\"}))
     assert variables(files(plan(extra_env={"MY_X": "C:"}))[".env"])["MY_X"] == "C:"
 
 

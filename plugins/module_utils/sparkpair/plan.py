@@ -530,7 +530,8 @@ RESERVED_ENVIRONMENT = RANK_ENVIRONMENT | {
 }
 """Variables that the plan sets, or whose change would break the pair; extra_env may not set them."""
 
-RESERVED_PREFIXES = ("SPARKPAIR_", "MASTER_", "LOCAL_RANK")
+# Compose reads the release's env file for itself too, so its own switches must not stand there.
+RESERVED_PREFIXES = ("SPARKPAIR_", "MASTER_", "LOCAL_RANK", "COMPOSE_", "DOCKER_")
 
 
 def environment_problems(names: Iterable[str]) -> list[str]:

@@ -55,14 +55,16 @@ def shown(value: object) -> str:
 def clean_text(text: str) -> str:
     """Return the text unchanged.
 
-    Raises ValueError on control characters (they would break a rendered line) and on the single quote (rendered
-    environment lines are ``KEY='value'``).
+    Raises ValueError on control characters (they would break a rendered line), on the single quote and on a backslash
+    at the end (rendered environment lines are ``KEY='value'``, and Compose would read on behind such a backslash).
     """
     if found := CONTROL.search(text):
         names = {"\r": "a carriage return (CRLF file?)", "\n": "a newline", "\0": "a NUL character"}
         raise ValueError(f"contains {names.get(found.group(), f'the control character {found.group()!r}')}")
     if "'" in text:
         raise ValueError("contains a single quote")
+    if text.endswith("\\"):
+        raise ValueError("ends with a backslash")
     return text
 
 
