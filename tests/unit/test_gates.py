@@ -126,7 +126,7 @@ def test_every_fault_of_the_stand_in_is_used() -> None:
 
 
 def test_every_gate_is_proved_to_fire() -> None:
-    elsewhere = {"ranks", "parity", "ray", "auth", "thinking", "quality"}
+    elsewhere = {"ranks", "parity", "stock", "ray", "auth", "thinking", "quality"}
     assert {gate for gate, _, _ in FIRES} | elsewhere == set(BY_NAME)
 
 
@@ -138,7 +138,7 @@ def test_engine_that_hangs_fails_at_the_deadline(gate: str) -> None:
     assert "no complete answer within 0.3 s" in seen.seen
 
 
-@pytest.mark.parametrize("gate", sorted(name for name in BY_NAME if name not in ("ranks", "parity", "ray")))
+@pytest.mark.parametrize("gate", sorted(name for name in BY_NAME if name not in ("ranks", "parity", "stock", "ray")))
 @pytest.mark.parametrize(
     "body", ["null", "[]", '{"choices": [], "usage": null}', '{"data": 5, "choices": 5}', "<html>"]
 )
@@ -451,6 +451,18 @@ def test_ranks_that_differ_from_the_plan_fail() -> None:
     assert sound.seen == "2 ranks as planned"
 
 
+def test_stock_gate_fires_on_a_trace_and_is_left_out_with_a_width() -> None:
+    made = plan()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gates.parity, "width_traces", lambda p, states: ["spark-1: a schedule"] if states else [])
+        seen = BY_NAME["stock"].judge(Situation(made, {0: None}), [])
+        sound = BY_NAME["stock"].judge(Situation(made, {}), [])
+    assert (seen.ok, seen.seen) == (False, "spark-1: a schedule")
+    assert sound.ok
+    assert not BY_NAME["stock"].applies(Situation(made, {}))
+    assert BY_NAME["stock"].applies(Situation(plan(verify_tokens=3), {})) == "a verify width is planned"
+
+
 @pytest.mark.parametrize(
     ("ray", "ok", "says"),
     [
@@ -488,7 +500,7 @@ def test_skipped_gate_stays_with_its_reason() -> None:
 
 @pytest.mark.parametrize("where", ["only", "skip", "also"])
 def test_unknown_gate_is_refused(where: str) -> None:
-    with pytest.raises(RefusedChoiceError, match=r"no gate is named helth; there are ranks, parity, ray, health"):
+    with pytest.raises(RefusedChoiceError, match=r"no gate is named helth; there are ranks, parity, stock, ray, health"):
         choose(**{where: ["helth"]})
 
 

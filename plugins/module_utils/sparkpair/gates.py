@@ -55,6 +55,16 @@ def _judge_parity(situation: Situation, _: Answers) -> Seen:
     return Seen(not found, seen or f"{len(situation.names)} ranks as planned", wanted)
 
 
+def _judge_stock(situation: Situation, _: Answers) -> Seen:
+    found = parity.width_traces(situation.plan, situation.states)
+    wanted = "no overlay file, no overlay mount, no width variable and no schedule on any rank"
+    return Seen(not found, "; ".join(found) or "none on any rank", wanted)
+
+
+def _width_is_planned(situation: Situation) -> str:
+    return "a verify width is planned" if situation.plan["verify_tokens"] else ""
+
+
 def _judge_ray(situation: Situation, _: Answers) -> Seen:
     ray = (situation.states.get(0) or {}).get("ray") or {"alive": [], "error": "Ray was not asked"}
     wanted = sorted(str(r["address"]) for r in situation.plan["ranks"])
@@ -156,6 +166,7 @@ def _no_key(situation: Situation) -> str:
 GATES: tuple[Gate, ...] = (
     Gate("ranks", 30, _nothing, _judge_ranks),
     Gate("parity", 30, _nothing, _judge_parity),
+    Gate("stock", 30, _nothing, _judge_stock, _width_is_planned),
     Gate("ray", 30, _nothing, _judge_ray, _no_ray),
     Gate("health", 30, lambda _: _get("health", "/health"), _judge_health),
     Gate("models", 30, lambda _: _get("models", "/v1/models"), _judge_models),

@@ -14,6 +14,7 @@ from .plan import RANK_ENVIRONMENT
 from .render import CODE_DIRECTORY, RUN_DIRECTORY
 
 ENTRYPOINT = ["python3", f"{CODE_DIRECTORY}/entrypoint.py"]
+SCHEDULE = "num_speculative_tokens_per_batch_size"
 WIDTH_PREFIXES = ("DFLASH_VERIFY_TOKENS", "SPARKPAIR_")
 
 
@@ -99,6 +100,22 @@ def differences(plan: Mapping[str, Any], states: Mapping[int, Mapping[str, Any] 
         for key in sorted({*mine, *theirs} - RANK_ENVIRONMENT):
             if mine.get(key) != theirs.get(key):
                 found.append(f"{name}: environment {key} is {mine.get(key)!r}, the head has {theirs.get(key)!r}")
+    return found
+
+
+def width_traces(plan: Mapping[str, Any], states: Mapping[int, Mapping[str, Any] | None]) -> list[str]:
+    """Everything on the live pair that a verify width leaves: overlay files and mounts, its variables, a schedule."""
+    found = []
+    for rank in plan["ranks"]:
+        name, state = str(rank["host"]), states.get(int(rank["rank"]))
+        container = live(state, str(plan["release"]))
+        if state is None or container is None:
+            found.append(f"{name}: no engine runs")
+            continue
+        found += [f"{name}: overlay file {o['target']}" for o in state.get("overlays") or []]
+        found += [f"{name}: mount of {m['source']}" for m in container["mounts"] if "/overlays/" in m["source"]]
+        found += [f"{name}: {key}" for key in sorted(container["environment"]) if key.startswith(WIDTH_PREFIXES)]
+        found += [f"{name}: a schedule in the arguments" for a in container["arguments"] if SCHEDULE in a]
     return found
 
 
