@@ -452,7 +452,7 @@ def test_ranks_that_differ_from_the_plan_fail() -> None:
 
 
 def test_stock_gate_fires_on_a_trace_and_is_left_out_with_a_width() -> None:
-    made = plan()
+    made = plan(verify_tokens=0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gates.parity, "width_traces", lambda p, states: ["spark-1: a schedule"] if states else [])
         seen = BY_NAME["stock"].judge(Situation(made, {0: None}), [])
