@@ -47,7 +47,7 @@ class ActionModule(ActionBase):
             for line in lines:
                 display.display(line)
         blocked, degraded = outcome.of("blocked"), outcome.of("degraded")
-        fragment: dict[str, Any] = {"findings": outcome.findings, "plan": plan}
+        fragment: dict[str, Any] = {"findings": outcome.findings}
         result |= {
             "verdict": outcome.verdict,
             "findings": outcome.findings,

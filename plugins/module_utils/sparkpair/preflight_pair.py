@@ -118,7 +118,7 @@ def _reach(ranks: Mapping[str, int], results: Mapping[str, Mapping[str, Any]]) -
             rank,
             observed=f"{host} was not checked: {results.get(host, {}).get('msg') or 'no result'}",
             wanted="a login that works, with sudo",
-            remedy=f"try ansible {host} -b -m ansible.builtin.ping; correct ansible_host, ansible_user, key or sudo",
+            remedy=f"try ansible {host} -b -m ansible.builtin.ping; correct address, user, key, or sudo (-K asks)",
         )
         for host, rank in sorted(ranks.items(), key=lambda item: item[1])
         if "facts" not in results.get(host, {})

@@ -1,0 +1,140 @@
+"""The role and the verb in a real ansible-playbook run, with an ssh that counts its calls and runs them here."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.planning import host_variables, plan
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
+ROLE = [
+    {"ansible.builtin.include_role": {"name": "spark_preflight"}},
+    {"ansible.builtin.debug": {"msg": "verdict {{ spark_preflight_output.verdict }}"}, "run_once": True},
+]
+DISCOVER = [{"ansible.builtin.include_role": {"name": "spark_preflight", "tasks_from": "discover.yml"}}]
+
+
+class Site:
+    """Two hosts behind an ssh that runs commands on this machine, except for the address that is to be dead."""
+
+    def __init__(self, folder: Path, dead: str = "") -> None:
+        self.folder = folder
+        self.calls = folder / "calls"
+        self.program("ssh", f'echo x >> {self.calls}\ncase "$*" in *"{dead or "nowhere"}"*) exit 255;; esac')
+        # Ansible hands sudo its flags and the command as one shell word at the end.
+        self.program("sudo", "")
+        (folder / "ansible.cfg").write_text(
+            "[defaults]\n"
+            f"roles_path = {ROOT}/roles\naction_plugins = {ROOT}/plugins/action\nlibrary = {ROOT}/plugins/modules\n"
+            f"module_utils = {ROOT}/plugins/module_utils\n"
+            "[connection]\npipelining = true\n"
+            f"[ssh_connection]\nssh_executable = {folder}/ssh\nssh_args =\nretries = 0\n"
+        )
+        hosts = {
+            f"spark-{n}": {
+                "ansible_host": f"192.0.2.{n + 1}",
+                "ansible_python_interpreter": sys.executable,
+                "ansible_become_exe": str(folder / "sudo"),
+                **host_variables(n),
+            }
+            for n in (0, 1)
+        }
+        (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
+
+    def program(self, name: str, first: str) -> None:
+        """A program that runs its last argument as a shell command."""
+        path = self.folder / name
+        path.write_text(f'#!/bin/sh\n{first}\nfor last; do :; done\nexec sh -c "$last"\n')
+        path.chmod(0o755)
+
+    def run(self, tasks: list[dict[str, Any]], *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
+        """Run a play of ``tasks`` on both hosts."""
+        given = {"spark_preflight_plan": plan(), "spark_preflight_rank": "{{ spark_rank }}", **variables}
+        play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "vars": given, "tasks": tasks}
+        (self.folder / "play.yml").write_text(json.dumps([play]))
+        return subprocess.run(
+            [PLAYBOOK, "-i", "hosts.json", "play.yml", *arguments],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def count(site: Site) -> int:
+    return len(site.calls.read_text().split())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Two hosts that answer."""
+    return Site(tmp_path)
+
+
+# Only this check depends on nothing but the machine that runs the tests.
+ONE = {"spark_preflight_only": ["architecture"]}
+
+
+def test_a_ready_pair_costs_one_login_for_each_rank_and_changes_nothing(site: Site) -> None:
+    done = site.run(ROLE, **ONE, spark_preflight_architecture=platform.machine())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "preflight: ready" in done.stdout
+    assert "verdict ready" in done.stdout
+    assert "changed=0" in done.stdout
+    assert count(site) == 2
+
+
+def test_check_mode_gives_the_same_result(site: Site) -> None:
+    done = site.run(ROLE, "--check", **ONE, spark_preflight_architecture=platform.machine())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "preflight: ready" in done.stdout
+
+
+def test_a_blocked_pair_fails_with_the_findings_of_all_ranks_in_one_message(site: Site) -> None:
+    done = site.run(ROLE, **ONE, spark_preflight_architecture="pdp11")
+    assert done.returncode != 0
+    output = done.stdout + done.stderr
+    assert "the pair is blocked by 2 findings:" in output
+    for rank in (0, 1):
+        assert f"blocked: rank {rank}, architecture: {platform.machine()}" in output
+    assert "verdict ready" not in output
+
+
+def test_a_dead_rank_is_a_finding_beside_those_of_the_other(tmp_path: Path) -> None:
+    done = Site(tmp_path, dead="192.0.2.2").run(ROLE, **ONE, spark_preflight_architecture="pdp11")
+    output = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "the pair is blocked by 2 findings:" in output
+    assert "rank 0, architecture" in output
+    assert "rank 1, reach: spark-1 was not checked" in output
+
+
+def test_a_refused_sudo_is_a_finding(site: Site) -> None:
+    (site.folder / "sudo").write_text("#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
+    done = site.run(ROLE, **ONE)
+    assert done.returncode != 0
+    assert "the pair is blocked by 2 findings:" in done.stdout + done.stderr
+    assert "Missing sudo password" in done.stdout + done.stderr
+
+
+def test_a_wrong_threshold_is_named(site: Site) -> None:
+    done = site.run(ROLE, **ONE, spark_preflight_thresholds={"mtu": 1})
+    assert done.returncode != 0
+    assert "threshold mtu does not exist" in done.stdout + done.stderr
+
+
+def test_discovery_needs_no_plan_and_no_root(site: Site) -> None:
+    (site.folder / "sudo").unlink()
+    done = site.run(DISCOVER)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for host in ("spark-0", "spark-1"):
+        assert f"# {host}: no interface that is up" in done.stdout or f"# host_vars/{host}.yml" in done.stdout
+    assert count(site) == 2
