@@ -117,8 +117,8 @@ def _hunk(rows: Sequence[bytes], at: int) -> tuple[Hunk, int, int]:
                 left[side] -= 1
         body.append(rows[row])
         row += 1
-    for side in sides:
-        if any(not line.endswith(b"\n") for line in side[:-1]):
+    for kept in sides:
+        if any(not line.endswith(b"\n") for line in kept[:-1]):
             raise DiffError(f"the hunk at line {at + 1} has a line without an end that is not its last")
     hunk = Hunk(_index(header[1], counts[0]), tuple(sides[0]), tuple(sides[1]), tuple(body))
     return hunk, _index(header[3], counts[1]), row
@@ -193,11 +193,11 @@ def relocate(diff: Diff, source: bytes) -> bytes:
         places = _places(have, hunk)
         if len(places) != 1:
             raise DiffError(f"hunk {number} of {len(diff.hunks)} fits in {len(places)} places")
-        at = places[0]
-        if at < end:
+        place = places[0]
+        if place < end:
             raise DiffError(f"hunk {number} of {len(diff.hunks)} would stand before the one above it")
-        end = at + len(hunk.old)
-        old, new = _range(at, len(hunk.old)), _range(at + shift, len(hunk.new))
+        end = place + len(hunk.old)
+        old, new = _range(place, len(hunk.old)), _range(place + shift, len(hunk.new))
         text += [f"@@ -{old} +{new} @@\n".encode(), *hunk.body]
         shift += len(hunk.new) - len(hunk.old)
     return b"".join(text)
