@@ -18,7 +18,7 @@ def main() -> int:
     with opener.open(f"{result['endpoint']}/v1/models", timeout=10) as answer:
         model = json.load(answer)["data"][0]["id"]
     body = {"model": model, "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 48, "temperature": 0.8}
-    request = urllib.request.Request(
+    request = urllib.request.Request(  # noqa: S310 - the endpoint is an http URL of the report
         f"{result['endpoint']}/v1/chat/completions",
         json.dumps({**body, "seed": 7}).encode(),
         {"Content-Type": "application/json"},

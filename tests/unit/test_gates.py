@@ -454,7 +454,7 @@ def test_ranks_that_differ_from_the_plan_fail() -> None:
 def test_stock_gate_fires_on_a_trace_and_is_left_out_with_a_width() -> None:
     made = plan(verify_tokens=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gates.parity, "width_traces", lambda p, states: ["spark-1: a schedule"] if states else [])
+        patch.setattr(gates.parity, "width_traces", lambda _, states: ["spark-1: a schedule"] if states else [])
         seen = BY_NAME["stock"].judge(Situation(made, {0: None}), [])
         sound = BY_NAME["stock"].judge(Situation(made, {}), [])
     assert (seen.ok, seen.seen) == (False, "spark-1: a schedule")
@@ -500,7 +500,9 @@ def test_skipped_gate_stays_with_its_reason() -> None:
 
 @pytest.mark.parametrize("where", ["only", "skip", "also"])
 def test_unknown_gate_is_refused(where: str) -> None:
-    with pytest.raises(RefusedChoiceError, match=r"no gate is named helth; there are ranks, parity, stock, ray, health"):
+    with pytest.raises(
+        RefusedChoiceError, match=r"no gate is named helth; there are ranks, parity, stock, ray, health"
+    ):
         choose(**{where: ["helth"]})
 
 

@@ -302,7 +302,16 @@ def test_arguments_of_the_operator_that_pass(arguments: list[str]) -> None:
 
 
 def test_reserved_environment() -> None:
-    for name in ("VLLM_HOST_IP", "NCCL_SOCKET_IFNAME", "RAY_AUTH_MODE", "HF_HOME", "VLLM_API_KEY", "MASTER_ADDR", "COMPOSE_FILE", "DOCKER_HOST"):
+    for name in (
+        "VLLM_HOST_IP",
+        "NCCL_SOCKET_IFNAME",
+        "RAY_AUTH_MODE",
+        "HF_HOME",
+        "VLLM_API_KEY",
+        "MASTER_ADDR",
+        "COMPOSE_FILE",
+        "DOCKER_HOST",
+    ):
         assert len(environment_problems([name])) == 1
     assert environment_problems(["LD_PRELOAD", "RAY_gcs_server_request_timeout_seconds", "NCCL_IB_TC"]) == []
 

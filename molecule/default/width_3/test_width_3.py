@@ -45,7 +45,8 @@ def test_ray_token_is_equal_on_all_ranks_and_nowhere_else(sparks: list[Any]) -> 
             token = spark.check_output("cat /opt/sparkpair/current/secrets/ray_token")
             tokens.add(token)
             shown = spark.check_output(
-                "docker inspect sparkpair-engine; docker logs sparkpair-engine 2>&1; cat /proc/*/cmdline | tr '\\0' ' '; "
+                "docker inspect sparkpair-engine; docker logs sparkpair-engine 2>&1; "
+                "cat /proc/*/cmdline | tr '\\0' ' '; "
                 "cd /opt/sparkpair/current; cat .env compose.yaml plan.json"
             )
         assert len(token) == 64
