@@ -37,7 +37,13 @@ class ActionModule(ActionBase):
                 for f in files
             ]
             wanted["files"] += [
-                {"path": o["source"], "mode": "0644", "from": f"{args['overlay_root']}/{o['source']}"} for o in overlays
+                {
+                    "path": o["source"],
+                    "mode": "0644",
+                    "from": f"{args['overlay_root']}/{o['source']}",
+                    "sha256": o["sha256_after"],
+                }
+                for o in overlays
             ]
         if state == "current":
             folder = Path(constants.DEFAULT_LOCAL_TMP) / "sparkpair"

@@ -205,7 +205,5 @@ def judge_soak(_: Situation, answers: Answers) -> Seen:
         return Seen(False, why, wanted)
     mute = [str(a["id"]) for a in answers if str(a["id"]).startswith("text") and not tokens_of(a)]
     lasted = float(answers[-1]["ended"]) - float(answers[0]["started"])
-    seen = (
-        f"no tokens from {', '.join(mute)}" if mute else f"{len(answers) // 2} times in {lasted:.0f} s"
-    )
+    seen = f"no tokens from {', '.join(mute)}" if mute else f"{len(answers) // 2} times in {lasted:.0f} s"
     return Seen(not mute, seen, wanted)

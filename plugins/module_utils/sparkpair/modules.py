@@ -62,15 +62,18 @@ def spark_release() -> None:
 
 
 def _files(module: AnsibleModule) -> list[File]:
-    # An overlay result was verified and written on this rank by spark_overlay; it joins the release here.
-    return [
-        File(
-            f["path"],
-            Path(f["from"]).read_bytes() if "from" in f else base64.b64decode(f["content"]),
-            int(f["mode"], 8),
-        )
-        for f in module.params["files"]
-    ]
+    return [_file(f, check=module.check_mode) for f in module.params["files"]]
+
+
+def _file(given: dict[str, Any], *, check: bool) -> File:
+    mode = int(given["mode"], 8)
+    if "from" not in given:
+        return File(given["path"], base64.b64decode(given["content"]), mode)
+    # An overlay result was verified and written on this rank by spark_overlay, which writes nothing in check mode.
+    source = Path(given["from"])
+    if check and not source.exists():
+        return File(given["path"], b"", mode, pinned=given["sha256"])
+    return File(given["path"], source.read_bytes(), mode)
 
 
 def _stage(module: AnsibleModule, store: Store) -> dict[str, Any]:
@@ -82,7 +85,7 @@ def _stage(module: AnsibleModule, store: Store) -> dict[str, Any]:
     same = store.matches(release, files)
     result: dict[str, Any] = {"changed": not same, "release": release, "damage": store.check(release).damage}
     if module._diff and not same:
-        result["diff"] = [_diff(store, release, f) for f in files]
+        result["diff"] = [_diff(store, release, f) for f in files if not f.pinned]
     if not module.check_mode and not same:
         store.stage(release, files)
     return result

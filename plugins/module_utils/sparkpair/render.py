@@ -20,7 +20,7 @@ from .store import OVERLAYS, File
 ROLE = Path(__file__).resolve().parents[3] / "roles" / "spark_release"
 RUN_DIRECTORY = "/run/sparkpair"
 CODE_DIRECTORY = "/opt/sparkpair"
-OVERLAY_KEYS = ("name", "target", "source", "sha256_before", "sha256_after", "engine", "pin")
+OVERLAY_KEYS = ("name", "path", "target", "source", "sha256_before", "sha256_after", "engine", "pin")
 MANAGED = "Managed by sparkpair: changes made here are found as drift and replaced by the next deploy."
 
 # Characters that JSON writes as they are, and that YAML forbids or folds inside a double-quoted scalar.

@@ -35,11 +35,12 @@ class File:
     path: str
     content: bytes
     mode: int
+    pinned: str = ""
 
     @property
     def sha256(self) -> str:
-        """Hex digest of the content."""
-        return hashlib.sha256(self.content).hexdigest()
+        """Hex digest of the content, or the pinned one of a file that is only compared and never written."""
+        return self.pinned or hashlib.sha256(self.content).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ class Store:
             listed = json.loads(self.read(release, OVERLAYS) or "[]")
             return [
                 {
+                    **{key: str(o[key]) for key in ("name", "path") if key in o},
+                    "sha256_after": str(o.get("sha256_after", "")),
                     "target": str(o["target"]),
                     "source": str(o["source"]),
                     "sha256": hashlib.sha256((self.path(release) / o["source"]).read_bytes()).hexdigest(),
