@@ -8,6 +8,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair import live, rollback
+from sparkpair.advisory import advisory
 from sparkpair.history import accepted
 from sparkpair.inputs import plain
 from sparkpair.screen import status_table
@@ -57,6 +58,7 @@ class ActionModule(ActionBase):
         done = bool(plan) and all(plan["release"] in accepted(s["history"]) for s in known.values()) and bool(known)
         return result | {
             "accepted": done,
+            "advisory": advisory(plan) if plan else [],
             "fallback": live.named(head["plans"][back], names) if back and head["plans"].get(back) else None,
             "changed": False,
             "serving": judged.serving,

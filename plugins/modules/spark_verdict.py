@@ -71,6 +71,11 @@ accepted:
   description: Whether every rank has recorded the release as accepted. Needs states that were read with records.
   returned: always
   type: bool
+advisory:
+  description: What the operator should know before this plan starts.
+  returned: always
+  type: list
+  elements: str
 fallback:
   description: The plan of the release to return to (current, accepted and complete on every rank), or null.
   returned: always
