@@ -1,7 +1,7 @@
 # sparkpair: the two commands are `make demo` and `make test`.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast lint unit molecule lab-up lab-down lab-status clean
+.PHONY: help demo test test-fast lint unit sources molecule lab-up lab-down lab-status clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,7 +24,7 @@ demo: lab-up  ## local pair, verify_tokens=3, and a completion on the screen
 	@ansible-playbook -i inventories/lab playbooks/deploy.yml -e verify_tokens=3
 	@python scripts/demo.py
 
-test: test-fast molecule  ## all tests
+test: test-fast sources molecule  ## all tests
 
 test-fast: lint unit  ## everything without containers
 
@@ -36,10 +36,14 @@ lint: $(STAMP)  ## ruff, mypy, yamllint, ansible-lint
 	ansible-lint --offline
 
 unit: $(STAMP)  ## pytest
-	pytest -q -m "not lab"
+	pytest -q -m "not lab and not sources"
 
-molecule: lab-up  ## role tests on the local pair
-	python scripts/run_molecule.py
+sources: $(STAMP)  ## overlays against the real sources of every vLLM release
+	pytest -q -m sources
+
+molecule: lab-up  ## scenarios on the local pair, with the real engine
+	molecule test -s default
+	molecule test -s overlay
 
 lab-up: $(STAMP)  ## make the local pair (spark_lab_ranks=N for another size)
 	@python molecule/lab/lab.py up
