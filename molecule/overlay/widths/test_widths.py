@@ -26,7 +26,7 @@ def fingerprint(spark: Any) -> dict[str, Any]:
         current = spark.file("/opt/sparkpair/current").linked_to.rsplit("/", 1)[-1]
         files = spark.check_output(
             f"cd /opt/sparkpair/releases/{current} && find . -path ./secrets -prune -o -type f -printf '%p %m %u ' "
-            "-exec sha256sum {} ;  | sort"
+            "-exec sha256sum {} + | sort"
         )
         rest = spark.check_output("ls -A /opt/sparkpair; ls -A /opt/sparkpair/releases/ | grep -c '^\\.' || true")
     labels = {k: v for k, v in found["Config"]["Labels"].items() if not k.startswith("com.docker.compose")}
@@ -88,7 +88,7 @@ def test_image_with_one_byte_changed_is_refused_while_the_pair_serves(
             image = engine(spark)["Config"]["Image"]
             spark.check_output(
                 f"docker rm -f drift >/dev/null 2>&1; docker run --name drift --network none {image} "
-                f"sh -c 'echo \"# drift\" >> {ROOT}/{TARGET}' && docker commit -q drift {DRIFTED} && docker rm drift"
+                f"sh -c 'echo \"# drift\" >> {ROOT}/{TARGET}' && docker commit drift {DRIFTED} >/dev/null && docker rm drift"
             )
     before = [(engine(s)["State"]["StartedAt"], tree(s)) for s in sparks]
     run = verb("deploy", "-e", "verify_tokens=3", "-e", f"image={DRIFTED}")
