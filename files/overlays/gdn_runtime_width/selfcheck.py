@@ -1,8 +1,8 @@
 """Proves overlay gdn_runtime_width from inside an engine: the files that Python imports, and what they do.
 
 Runs with the engine's own Python, with torch on the CPU only: no GPU memory, nothing written, a few seconds. What must
-be found comes as JSON in the variable SPARKPAIR_EXPECT, or as the first argument:
-{"overlay": "gdn_runtime_width", "files": {"vllm/.../gdn_attn.py": "<sha256>", ...}}. Without it no checksum is compared.
+be found comes as JSON in the variable SPARKPAIR_EXPECT, or as the first argument; without it no checksum is compared:
+{"overlay": "gdn_runtime_width", "files": {"vllm/.../gdn_attn.py": "<sha256>", ...}}.
 The last line of output is the result: {"overlay": ..., "ok": ..., "proved": [...], "problem": ...}.
 """
 
@@ -159,9 +159,10 @@ def check_builder(module, torch, *, graphs):
 def check_nothing_drafted(module, torch):
     """Rows that drafted nothing, beside others and alone, must not raise."""
     builder = make_builder(module, torch, graphs=True)
-    made = step(builder, torch, [1, 4], [slots(10), slots(20)], [7, 2])
-    if made.conv_query_len != 4:
-        raise CheckError(f"rows [1, 4]: conv length {made.conv_query_len}, wanted 4")
+    longest = 4
+    made = step(builder, torch, [1, longest], [slots(10), slots(20)], [7, 2])
+    if made.conv_query_len != longest:
+        raise CheckError(f"rows [1, {longest}]: conv length {made.conv_query_len}, wanted {longest}")
     made = step(builder, torch, [1, 1], [slots(10), slots(20)], [7, 2])
     speculative = made.spec_state_indices_tensor is not None
     if made.conv_query_len != (1 if speculative else None):
@@ -253,7 +254,7 @@ def main():
     try:
         result["proved"] = prove()
         result["ok"] = True
-    except Exception as error:  # noqa: BLE001 - whatever went wrong belongs into the result
+    except Exception as error:
         traceback.print_exc()
         result["problem"] = f"{type(error).__name__}: {error}"
     print(json.dumps(result), flush=True)

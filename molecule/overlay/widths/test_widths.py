@@ -88,7 +88,8 @@ def test_image_with_one_byte_changed_is_refused_while_the_pair_serves(
             image = engine(spark)["Config"]["Image"]
             spark.check_output(
                 f"docker rm -f drift >/dev/null 2>&1; docker run --name drift --network none {image} "
-                f"sh -c 'echo \"# drift\" >> {ROOT}/{TARGET}' && docker commit drift {DRIFTED} >/dev/null && docker rm drift"
+                f"sh -c 'echo \"# drift\" >> {ROOT}/{TARGET}' "
+                f"&& docker commit drift {DRIFTED} >/dev/null && docker rm drift"
             )
     before = [(engine(s)["State"]["StartedAt"], tree(s)) for s in sparks]
     run = verb("deploy", "-e", "verify_tokens=3", "-e", f"image={DRIFTED}")
