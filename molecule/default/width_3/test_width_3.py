@@ -92,6 +92,9 @@ def test_check_mode_on_a_deployed_pair_changes_nothing(sparks: list[Any], verb: 
     assert run.code == 0, run.screen
     assert run.result["changed"] is True
     assert "num_speculative_tokens_per_batch_size" in run.screen
+    for spark in sparks:
+        with spark.sudo():
+            assert spark.check_output("cat /opt/sparkpair/current/secrets/ray_token") not in run.screen
     assert [(engine(s)["State"]["StartedAt"], tree(s)) for s in sparks] == before
 
 
