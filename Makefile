@@ -7,7 +7,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 ifdef spark_lab_ranks
 export SPARK_LAB_RANKS := $(spark_lab_ranks)
 endif
