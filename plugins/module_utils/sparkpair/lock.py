@@ -34,7 +34,8 @@ class Lock:
             return f"held for {age(self.age)} by a run that left no note"
         by = f"{self.holder.get('who', '?')} on {self.holder.get('controller', '?')}"
         why = f"; reason: {self.holder['reason']}" if self.holder.get("reason") else ""
-        return f"held for {age(self.age)} by {by}, {self.holder.get('verb', '?')} of {self.holder.get('release', '?')}{why}"
+        what = f"{self.holder.get('verb', '?')} of {self.holder.get('release', '?')}"
+        return f"held for {age(self.age)} by {by}, {what}{why}"
 
 
 def age(seconds: float) -> str:
