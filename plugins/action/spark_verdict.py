@@ -58,6 +58,7 @@ class ActionModule(ActionBase):
         done = bool(plan) and all(plan["release"] in accepted(s["history"]) for s in known.values()) and bool(known)
         return result | {
             "accepted": done,
+            "run": args.get("run"),
             "advisory": advisory(plan) if plan else [],
             "fallback": live.named(head["plans"][back], names) if back and head["plans"].get(back) else None,
             "changed": False,

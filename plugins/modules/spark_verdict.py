@@ -15,6 +15,9 @@ options:
   plan:
     description: The wanted plan. The plan of the head's current release when not given.
     type: dict
+  run:
+    description: Id of the run, returned as it is. A templated one is resolved once here, for all ranks and tasks.
+    type: str
   show:
     description: Print a short table.
     type: bool
@@ -71,6 +74,10 @@ accepted:
   description: Whether every rank has recorded the release as accepted. Needs states that were read with records.
   returned: always
   type: bool
+run:
+  description: Id of the run, as given.
+  returned: always
+  type: str
 advisory:
   description: What the operator should know before this plan starts.
   returned: always

@@ -146,3 +146,26 @@ def test_bad_value_is_refused_before_any_connection(verb: Callable[..., Run]) ->
     for part in ("verify_tokens", "'2'", "-e", "0, 1, 3 or 7"):
         assert part in run.screen, part
     assert time.monotonic() - started < 60
+
+
+def test_lock_held_on_one_rank_refuses_a_deploy_and_the_pair_serves_on(
+    sparks: list[Any], verb: Callable[..., Run]
+) -> None:
+    """The holder is named, the lock is never taken over, the head's is given back, and release needs a reason."""
+    note = {"run": "other", "who": "somebody", "controller": "laptop", "verb": "deploy", "release": "x", "time": 0}
+    with sparks[1].sudo():
+        sparks[1].check_output(
+            f"mkdir /opt/sparkpair/lock && echo '{json.dumps(note)}' > /opt/sparkpair/lock/holder.json"
+        )
+    before = [engine(s)["State"]["StartedAt"] for s in sparks]
+    run = verb("deploy", "-e", "verify_tokens=0")
+    assert (run.code, run.result["outcome"]) == (2, "refused"), run.screen
+    assert "by somebody on laptop, deploy of x" in run.screen
+    assert [engine(s)["State"]["StartedAt"] for s in sparks] == before
+    with sparks[0].sudo():
+        assert not sparks[0].file("/opt/sparkpair/lock").exists
+    assert "by somebody on laptop" in verb("lock").screen
+    assert verb("lock", "-e", "lock=release").code == 2
+    assert verb("lock", "-e", "lock=release", "-e", "reason=test").code == 0
+    with sparks[1].sudo():
+        assert not sparks[1].file("/opt/sparkpair/lock").exists

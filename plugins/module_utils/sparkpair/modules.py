@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import time
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from . import engine, history, probe, state, traffic
+from . import engine, history, lock, probe, state, traffic
 from .runner import run
 from .store import File, Store, StoreError
 
@@ -186,3 +187,35 @@ def spark_record() -> None:
     except OSError as error:
         module.fail_json(msg=f"the history cannot be written: {error}")
     module.exit_json(changed=added)
+
+
+def spark_lock() -> None:
+    """Module ``spark_lock``: take, keep with a reason, release or show this rank's rollout lock."""
+    module = AnsibleModule(
+        argument_spec={
+            "root": ROOT,
+            "state": {"choices": ["held", "kept", "released", "shown"], "required": True},
+            "run": {"type": "str"},
+            "reason": {"type": "str", "default": ""},
+            "force": {"type": "bool", "default": False},
+            "note": {"type": "dict", "default": {}},
+        },
+        required_if=[("state", "held", ("run",)), ("state", "kept", ("run", "reason"))],
+        supports_check_mode=True,
+    )
+    params, root = module.params, Path(module.params["root"])
+    found = lock.read(root)
+    if module.check_mode or params["state"] == "shown":
+        module.exit_json(changed=False, held=found.held, text=found.text(), holder=found.holder)
+    if params["state"] == "released" and not params["run"] and not (params["force"] and params["reason"]):
+        module.fail_json(msg="releasing a lock of another run needs force and a reason")
+    try:
+        if params["state"] == "held":
+            changed = lock.take(root, {**params["note"], "run": params["run"], "time": time.time()})
+        elif params["state"] == "kept":
+            changed = lock.keep(root, params["run"], params["reason"])
+        else:
+            changed = lock.release(root, None if params["force"] else params["run"])
+    except lock.LockError as error:
+        module.fail_json(msg=str(error), sparkpair_report={"outcome": "refused", "messages": [str(error)]})
+    module.exit_json(changed=changed, held=lock.read(root).held, text=found.text(), holder=found.holder)

@@ -1,0 +1,30 @@
+"""Action ``spark_lock``: adds who and where to the note, then runs the module of the same name on the rank."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from sparkpair.inputs import plain
+
+NOTED = ("release", "verb", "reason")
+
+
+class ActionModule(ActionBase):
+    """Complete the note."""
+
+    _supports_check_mode = True
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the module's result."""
+        super().run(tmp, task_vars)
+        args = plain(self._task.args)
+        note = {key: args.get(key) or "" for key in NOTED}
+        wanted = {key: args[key] for key in ("root", "state", "run", "reason", "force") if args.get(key) is not None}
+        wanted["note"] = {**note, "who": getpass.getuser(), "controller": socket.gethostname()}
+        result = self._execute_module(module_name="spark_lock", module_args=wanted, task_vars=task_vars)
+        result.pop("invocation", None)
+        return result

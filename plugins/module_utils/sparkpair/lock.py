@@ -1,0 +1,117 @@
+"""The rollout lock of one rank: a directory, so that taking it is atomic, with a note of who holds it and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER = "lock"
+NOTE = "holder.json"
+
+
+class LockError(Exception):
+    """The lock is held by somebody else, or cannot be read or written; the message says by whom and what to do."""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """State of the lock: ``held``, the holder's note (empty when it is missing or damaged), and its age in seconds."""
+
+    held: bool
+    holder: dict[str, Any] = field(default_factory=dict)
+    age: float = 0.0
+
+    def text(self) -> str:
+        """One sentence about the holder."""
+        if not self.held:
+            return "not held"
+        if not self.holder:
+            return f"held for {age(self.age)} by a run that left no note"
+        by = f"{self.holder.get('who', '?')} on {self.holder.get('controller', '?')}"
+        why = f"; reason: {self.holder['reason']}" if self.holder.get("reason") else ""
+        what = f"{self.holder.get('verb', '?')} of {self.holder.get('release', '?')}"
+        return f"held for {age(self.age)} by {by}, {what}{why}"
+
+
+def age(seconds: float) -> str:
+    """Seconds in the largest unit that fits: ``42 s``, ``7 min``, ``3 h``, ``2 d``."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(max(0.0, seconds))} s"
+
+
+def read(root: Path, now: float | None = None) -> Lock:
+    """Read the lock below ``root``. ``now`` is epoch seconds."""
+    folder = root / FOLDER
+    try:
+        since = folder.lstat().st_mtime
+    except OSError:
+        return Lock(held=False)
+    try:
+        note = json.loads((folder / NOTE).read_text())
+        holder = note if isinstance(note, dict) else {}
+    except (OSError, ValueError):
+        holder = {}
+    started = holder.get("time")
+    since = float(started) if isinstance(started, int | float) else since
+    return Lock(held=True, holder=holder, age=max(0.0, (time.time() if now is None else now) - since))
+
+
+def take(root: Path, note: dict[str, Any]) -> bool:
+    """Take the lock; False when the same run holds it already. Raises LockError when somebody else does."""
+    try:
+        root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        (root / FOLDER).mkdir(mode=0o755)
+    except FileExistsError:
+        found = read(root)
+        if found.holder.get("run") == note["run"]:
+            return False
+        raise LockError(
+            f"the lock is {found.text()}. It is never taken over: wait, or look at the pair and then run "
+            "playbooks/lock.yml -e lock=release -e reason='...'"
+        ) from None
+    except OSError as error:
+        raise LockError(f"the lock cannot be taken: {error}") from error
+    _write(root, note)
+    return True
+
+
+def keep(root: Path, run: str, reason: str) -> bool:
+    """Note why the lock of ``run`` stays; False when that run does not hold it. Raises LockError."""
+    found = read(root)
+    if found.holder.get("run") != run:
+        return False
+    _write(root, {**found.holder, "reason": reason})
+    return True
+
+
+def release(root: Path, run: str | None) -> bool:
+    """Give the lock back when ``run`` holds it (None: whoever holds it); False when there was nothing to give back."""
+    found = read(root)
+    if not found.held or (run is not None and found.holder.get("run") != run):
+        return False
+    aside = root / f".{FOLDER}-released"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        # Renamed first: a crash in between leaves a folder that nobody takes for the lock.
+        (root / FOLDER).rename(aside)
+        shutil.rmtree(aside)
+    except OSError as error:
+        raise LockError(f"the lock cannot be released: {error}") from error
+    return True
+
+
+def _write(root: Path, note: dict[str, Any]) -> None:
+    path = root / FOLDER / NOTE
+    fresh = path.with_suffix(".next")
+    try:
+        fresh.write_text(json.dumps(note, sort_keys=True) + "\n")
+        os.replace(fresh, path)  # noqa: PTH105 - an atomic exchange is meant
+    except OSError as error:
+        raise LockError(f"the note of the lock cannot be written: {error}") from error

@@ -1,0 +1,86 @@
+"""The rollout lock: atomic, never taken over, given back by its run or with a reason."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sparkpair import lock
+
+NOTE: dict[str, Any] = {"run": "r1", "who": "op", "controller": "laptop", "verb": "deploy", "release": "a" * 12}
+
+
+def test_a_free_lock_is_taken_and_given_back(tmp_path: Path) -> None:
+    assert lock.take(tmp_path, {**NOTE, "time": 1000.0})
+    found = lock.read(tmp_path, now=1042.0)
+    assert found.held
+    assert found.text() == f"held for 42 s by op on laptop, deploy of {'a' * 12}"
+    assert lock.release(tmp_path, "r1")
+    assert not lock.read(tmp_path).held
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_run_takes_it_again_without_a_change(tmp_path: Path) -> None:
+    assert lock.take(tmp_path, NOTE)
+    assert not lock.take(tmp_path, NOTE)
+
+
+def test_another_run_is_refused_and_told_by_whom(tmp_path: Path) -> None:
+    lock.take(tmp_path, {**NOTE, "time": 0.0})
+    with pytest.raises(lock.LockError, match=r"held for \d+ d by op on laptop.*lock\.yml -e lock=release"):
+        lock.take(tmp_path, {**NOTE, "run": "r2"})
+    assert lock.read(tmp_path).holder["run"] == "r1"
+
+
+def test_another_run_cannot_give_it_back(tmp_path: Path) -> None:
+    lock.take(tmp_path, NOTE)
+    assert not lock.release(tmp_path, "r2")
+    assert lock.read(tmp_path).held
+    assert lock.release(tmp_path, None)
+
+
+@pytest.mark.parametrize("note", ["", "{", "[]"])
+def test_a_lock_without_a_sound_note_is_held_all_the_same(tmp_path: Path, note: str) -> None:
+    lock.take(tmp_path, NOTE)
+    (tmp_path / lock.FOLDER / lock.NOTE).write_text(note)
+    with pytest.raises(lock.LockError, match="a run that left no note"):
+        lock.take(tmp_path, NOTE)
+
+
+def test_the_reason_to_keep_it_is_noted_by_its_run_only(tmp_path: Path) -> None:
+    lock.take(tmp_path, NOTE)
+    assert not lock.keep(tmp_path, "r2", "no")
+    assert lock.keep(tmp_path, "r1", "both ranks are stopped")
+    assert lock.read(tmp_path).text().endswith("; reason: both ranks are stopped")
+
+
+def test_nothing_is_given_back_where_nothing_is_held(tmp_path: Path) -> None:
+    assert not lock.release(tmp_path, "r1")
+    assert not lock.keep(tmp_path, "r1", "why")
+    assert lock.read(tmp_path).text() == "not held"
+
+
+def _try(root: Path, run: str, results: Any) -> None:
+    try:
+        results.put((run, lock.take(root, {**NOTE, "run": run})))
+    except lock.LockError:
+        results.put((run, False))
+
+
+def test_of_many_that_take_it_at_once_one_gets_it(tmp_path: Path) -> None:
+    results: Any = multiprocessing.Queue()
+    racers = [multiprocessing.Process(target=_try, args=(tmp_path, f"r{n}", results)) for n in range(8)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    won = [run for run, got in (results.get(timeout=5) for _ in racers) if got]
+    assert len(won) == 1
+    assert lock.read(tmp_path).holder["run"] == won[0]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (7300, "2 h"), (2e5, "2 d")])
+def test_age_is_told_in_the_largest_unit(seconds: float, text: str) -> None:
+    assert lock.age(seconds) == text
