@@ -23,7 +23,7 @@ demo: lab-up  ## local pair, verify_tokens=3, and a completion on the screen
 	@ansible-playbook -i inventories/lab playbooks/deploy.yml -e verify_tokens=3
 	@python scripts/demo.py
 
-test: test-fast sources molecule  ## all tests
+test: test-fast molecule  ## all tests
 
 test-fast: lint unit  ## everything without containers
 
