@@ -339,7 +339,7 @@ def image_of_another_architecture(s: Spark) -> None:
     s.image["Architecture"] = "amd64"
 
 
-@fault("image", "info", "is not on this host", "the image role")
+@fault("image", "info", "is not on this host", "docker pull it")
 def image_not_pulled_yet(s: Spark) -> None:
     s.image = None
 
@@ -354,7 +354,7 @@ def flag_unknown_to_the_image(s: Spark) -> None:
     s.flags.remove("--skip-mm-profiling")
 
 
-@fault("weights", "info", "GLM-5.3-Flash-DFlash2 is not at", "the weights role")
+@fault("weights", "info", "GLM-5.3-Flash-DFlash2 is not at", "hf download it")
 def draft_not_downloaded_yet(s: Spark) -> None:
     del s.files[f"{s.snapshot('dflash')}/config.json"]
 

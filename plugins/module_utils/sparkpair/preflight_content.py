@@ -119,7 +119,7 @@ def image(ctx: Context) -> Iterator[Finding]:
             "blocked" if ctx.options.staged else "info",
             observed=f"{ctx.image} is not on this host",
             wanted="the image on every rank",
-            remedy="the image role pulls it or copies it from the head",
+            remedy="docker pull it on this rank, or docker save | docker load it from the head",
         )
         return
     layers = "\n".join((data.get("RootFS") or {}).get("Layers") or [])
@@ -167,7 +167,7 @@ def ray(ctx: Context) -> Iterator[Finding]:
             "blocked",
             observed="no Ray in the image" if marked else f"the image's python3 does not answer: {why}",
             wanted="an image with Ray",
-            remedy="let the image role build the derived image, or set executor: mp",
+            remedy="use an image with Ray in it, or set executor: mp",
         )
 
 
@@ -206,7 +206,7 @@ def _flag(text: str) -> str:
 
 
 def weights(ctx: Context) -> Iterator[Finding]:
-    """The pinned snapshots are there with a readable config.json. Their bytes are verified by the weights role."""
+    """The pinned snapshots are there with a readable config.json. Their bytes are not read."""
     if not ctx.hf_home:
         raise Skipped(f"the rank mounts nothing at {HF_TARGET}")
     for model in models(ctx):
@@ -224,7 +224,7 @@ def weights(ctx: Context) -> Iterator[Finding]:
             if model.snapshot
             else f"{model.name} is a path in the container that no mount provides",
             wanted=f"the pinned snapshot of {model.name}",
-            remedy="put the model at that path" if plain else "the weights role downloads it, or repairs the snapshot",
+            remedy="put the model at that path" if plain else "hf download it at that revision into this cache",
         )
 
 

@@ -188,7 +188,7 @@ def _image_parity(answered: Mapping[int, Mapping[str, Any]], staged: bool) -> li
                     rank,
                     observed=f"image: rank {first} has {_content(images[first])}, rank {rank} {_content(image)}",
                     wanted="the same image content on every rank",
-                    remedy="the image role gives every rank the head's image",
+                    remedy="docker pull the same digest on every rank, or docker save | docker load it from the head",
                 )
             ]
     return []

@@ -312,7 +312,7 @@ def memory(ctx: Context) -> Iterator[Finding]:
             "info",
             observed=f"{observed}: the rest is page cache",
             wanted=wanted,
-            remedy="the start drops the page cache; by hand: sync && sysctl vm.drop_caches=3",
+            remedy="drop the page cache before the start: sync && sysctl vm.drop_caches=3",
         )
 
 
