@@ -74,7 +74,6 @@ def verb(tmp_path: Path) -> Callable[..., Run]:
                 **{k: v for k, v in os.environ.items() if not k.startswith(("MOLECULE", "ANSIBLE"))},
                 "ANSIBLE_SSH_EXECUTABLE": str(wrapper),
                 "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
-                "ANSIBLE_CALLBACK_RESULT_FORMAT": "yaml",
                 "SPARKPAIR_REPORTS": str(reports),
                 **environment,
             },

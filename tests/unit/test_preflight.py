@@ -344,7 +344,7 @@ def image_not_pulled_yet(s: Spark) -> None:
     s.image = None
 
 
-@fault("ray", "blocked", "no Ray in the image", "derived image")
+@fault("ray", "blocked", "no Ray in the image", "with Ray in it")
 def image_without_ray(s: Spark) -> None:
     s.ray = None
 
@@ -359,13 +359,13 @@ def draft_not_downloaded_yet(s: Spark) -> None:
     del s.files[f"{s.snapshot('dflash')}/config.json"]
 
 
-@fault("weights", "degraded", "has no usable config.json", "repairs")
+@fault("weights", "degraded", "has no usable config.json", "hf download it")
 def snapshot_without_its_config(s: Spark) -> None:
     del s.files[f"{s.snapshot('model')}/config.json"]
     s.files[f"{s.snapshot('model')}/model-00001-of-00120.safetensors"] = "x"
 
 
-@fault("weights", "degraded", "has no usable config.json", "repairs")
+@fault("weights", "degraded", "has no usable config.json", "hf download it")
 def snapshot_with_a_truncated_config(s: Spark) -> None:
     s.files[f"{s.snapshot('model')}/config.json"] = '{"model_type": '
 

@@ -17,7 +17,7 @@ def test_check_mode_on_a_clean_pair_changes_nothing(sparks: list[Any], verb: Cal
     for spark in sparks:
         assert tree(spark) == ""
         with spark.sudo():
-            assert spark.check_output("docker ps -aq") == ""
+            assert spark.check_output("docker ps -aq --filter label=sparkpair.release") == ""
 
 
 def test_rollback_plans_stock_where_nothing_was_accepted(verb: Callable[..., Run]) -> None:

@@ -14,7 +14,7 @@ def test_stop_takes_the_pair_down_and_a_second_one_changes_nothing(sparks: list[
     assert (run.code, run.result["outcome"], run.result["changed"]) == (0, "ok", True), run.screen
     for spark in sparks:
         with spark.sudo():
-            assert spark.check_output("docker ps -aq") == ""
+            assert spark.check_output("docker ps -aq --filter label=sparkpair.release") == ""
             assert spark.file("/opt/sparkpair/current").is_symlink
     again = verb("stop")
     assert (again.code, again.result["changed"]) == (0, False), again.screen
