@@ -6,6 +6,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+OVERLAYS := $(VENV)/.overlays
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 ifdef spark_lab_ranks
 export SPARK_LAB_RANKS := $(spark_lab_ranks)
@@ -14,16 +15,22 @@ endif
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): requirements.txt pyproject.toml $(wildcard tests/overlays/requirements.txt)
+$(STAMP): requirements.txt pyproject.toml
 	@command -v python3 >/dev/null || { echo "installing python3"; apt-get update -q && apt-get install -y -q python3; }
 	@python3 scripts/bootstrap.py $(VENV)
+	@touch $@
+
+# Real torch and Triton's interpreter; --no-deps, because no kernel is compiled and no CUDA library is wanted.
+$(OVERLAYS): tests/overlays/requirements.txt $(STAMP)
+	@echo "installing tests/overlays/requirements.txt (torch and Triton, minutes the first time)"
+	@python -m pip install --quiet --progress-bar off --no-deps -r tests/overlays/requirements.txt
 	@touch $@
 
 demo: lab-up  ## local pair, verify_tokens=3, and a completion on the screen
 	@ansible-playbook -i inventories/lab playbooks/deploy.yml -e verify_tokens=3
 	@python scripts/demo.py
 
-test: test-fast molecule  ## all tests
+test: test-fast sources molecule  ## all tests
 
 test-fast: lint unit  ## everything without containers
 
@@ -35,10 +42,10 @@ lint: $(STAMP)  ## ruff, mypy, yamllint, ansible-lint
 	ansible-lint --offline
 
 unit: $(STAMP)  ## pytest
-	pytest -q -m "not lab and not sources"
+	pytest -q tests/unit tests/property
 
-sources: $(STAMP)  ## overlays against the real sources of every vLLM release
-	pytest -q -m sources
+sources: $(OVERLAYS)  ## overlays against the real sources of every vLLM release
+	pytest -q tests/overlays
 
 molecule: lab-up  ## scenarios on the local pair, with the real engine
 	molecule test -s default

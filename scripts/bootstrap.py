@@ -16,7 +16,7 @@ from typing import NoReturn
 OLDEST = (3, 11)
 NEWEST = (3, 13)
 CHECKOUT = Path(__file__).resolve().parents[1]
-REQUIREMENTS = ("requirements.txt", "tests/overlays/requirements.txt")
+REQUIREMENTS = "requirements.txt"
 
 
 def fail(message: str) -> NoReturn:
@@ -51,12 +51,10 @@ def main() -> None:
     if not python.exists() or subprocess.run([str(python), "-c", "import pip"], check=False).returncode:
         print(f"making {folder.name}", flush=True)
         venv.create(folder, with_pip=True, clear=True)
-    for name in REQUIREMENTS:
-        if (CHECKOUT / name).exists():
-            print(f"installing {name} (a minute or two the first time)", flush=True)
-            argv = [str(python), "-m", "pip", "install", "--progress-bar", "off", "--quiet", "-r", name]
-            if subprocess.run(argv, cwd=CHECKOUT, check=False).returncode:
-                fail(f"pip could not install {name}; see its output above. Mend it and run this again")
+    print(f"installing {REQUIREMENTS} (a minute or two the first time)", flush=True)
+    argv = [str(python), "-m", "pip", "install", "--progress-bar", "off", "--quiet", "-r", REQUIREMENTS]
+    if subprocess.run(argv, cwd=CHECKOUT, check=False).returncode:
+        fail(f"pip could not install {REQUIREMENTS}; see its output above. Mend it and run this again")
 
 
 if __name__ == "__main__":
