@@ -14,7 +14,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 # The layer's decorated helpers would otherwise look for a C++ compiler.
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
-from tests.overlays.sources import UnreachableError, candidates, sources  # noqa: E402
+from tests.overlays.sources import UnreachableError, candidates, sources
 
 OVERLAYS = Path(__file__).resolve().parents[2] / "files" / "overlays"
 

@@ -110,7 +110,8 @@ class Pair:
     def admit(self) -> Request:
         """Add a request with slots of its own and a random past."""
         first = 1 + COLUMNS * len(self.requests)
-        request = Request(list(range(first, first + COLUMNS)), self.noise(HEADS, DIM, DIM), self.noise(WIDTH - 1, CHANNELS))
+        slots = list(range(first, first + COLUMNS))
+        request = Request(slots, self.noise(HEADS, DIM, DIM), self.noise(WIDTH - 1, CHANNELS))
         self.state_pool[first] = request.state
         self.conv_pool[first, : WIDTH - 1] = request.history
         self.requests.append(request)
@@ -166,7 +167,7 @@ class Pair:
         return errors
 
     def reference(self, request: Request, qkv: torch.Tensor, gate: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
-        """Output [rows, heads, dim] of ``qkv`` [rows, channels] after the request's past; keeps the state of each row."""
+        """Output [rows, heads, dim] of ``qkv`` [rows, channels] after the past; keeps the state of each row."""
         window = torch.cat([request.history, qkv])
         mixed = F.silu(F.conv1d(window.T[None], self.conv_weight[:, None], groups=CHANNELS)[0].T)
         q, k, v = mixed.reshape(-1, 3, HEADS, DIM).unbind(1)

@@ -106,9 +106,7 @@ def test_candidates_of_the_pinned_build_are_expected_and_not_tested(
         resolved("gdn_runtime_width", pristine("0.30.0") | {GDN: text})
 
 
-def test_first_contact_with_the_pinned_build_can_be_accepted(
-    built: Callable[[str], bytes], pristine: Pristine
-) -> None:
+def test_first_contact_with_the_pinned_build_can_be_accepted(built: Callable[[str], bytes], pristine: Pristine) -> None:
     """A text that no pin knows, with lines moved: the survey proposes pins, and they hold."""
     shifted = built("moved").replace(b"from dataclasses", b"# one more line\n\nfrom dataclasses", 1)
     files = pristine("0.30.0") | {GDN: shifted}

@@ -116,7 +116,7 @@ def test_other_values_are_refused_with_both_widths(
 
 
 def test_an_absent_value_is_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(RuntimeError, match="DFLASH_VERIFY_TOKENS=''.*proposal width 7"):
+    with pytest.raises(RuntimeError, match=r"DFLASH_VERIFY_TOKENS=''.*proposal width 7"):
         publish(make(), structured=False)
 
 
