@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,6 +108,30 @@ def test_metadata_is_that_of_stock_beside_the_new_length(
         assert same, key
 
 
+def test_a_prefill_in_the_batch_counts_for_nothing(engine: tuple[str, Engine], graphs: bool) -> None:
+    """The convolution of speculative rows is not that of prompts, which may be a thousand rows long."""
+    builder = kda.make_builder(engine[1], graphs=graphs)
+    builder._build_chunk_metadata = lambda *_: (None, None)
+    starts = torch.tensor([0, 4, 24, 32], dtype=torch.int32)
+    table = torch.arange(10, 34, dtype=torch.int32).reshape(3, 8)
+    lengths = torch.full((3,), 100, dtype=torch.int32)
+    common = SimpleNamespace(
+        query_start_loc=starts.clone(),
+        query_start_loc_cpu=starts,
+        block_table_tensor=table,
+        seq_lens=lengths,
+        num_reqs=3,
+        num_actual_tokens=32,
+        compute_num_computed_tokens=lambda: lengths - starts.diff(),
+    )
+    drafts = torch.tensor([3, -1, 7], dtype=torch.int32)
+    made = builder.build(0, common, torch.tensor([5, 1, 8], dtype=torch.int32), drafts)
+    assert made.conv_query_len == 8
+    assert made.num_prefills == 1
+    assert made.spec_state_indices_tensor.tolist() == table[[0, 2]].tolist()
+    assert made.num_accepted_tokens.tolist() == [5, 8]
+
+
 # --- the layer with the real kernels ---------------------------------------------------------------------------------
 
 
@@ -181,7 +205,7 @@ def test_a_narrowed_view_of_the_staging_buffer_fails_the_same_test(engine: tuple
         stale[:] = [pair.builder.spec_state_indices_tensor.clone()]
         return build(*args)
 
-    pair.metadata = remembering  # type: ignore[method-assign]
+    pair.metadata = remembering  # type: ignore[assignment, method-assign]
     first, second, third = shrink(pair, change)
     assert second < CLOSE
     assert first > FAR
