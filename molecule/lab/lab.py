@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 
 from sparklab import layout, pair
-from sparklab.host import LabError, ensure_engine, fail
+from sparklab.engine import ensure_engine
+from sparklab.host import LabError, fail
+from sparklab.turn import turn
 
 
 def main() -> int:
@@ -26,20 +27,24 @@ def main() -> int:
         if getattr(args, "ranks", None) is not None:
             os.environ["SPARK_LAB_RANKS"] = str(args.ranks)
         count = layout.ranks()
-        ensure_engine()
-        layout.home().mkdir(parents=True, exist_ok=True)
-        with (layout.home() / "lock").open("w") as lock:
-            if args.command in {"up", "down"}:
-                # Two clones of the project may share the machine; one at a time makes or removes the pair.
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if args.command == "up":
-                pair.up(count)
-            elif args.command == "down":
-                pair.down(purge=args.purge)
-            elif args.command == "status":
-                print("\n".join(pair.status()))
-            else:
-                return pair.third_party(args.argv)
+        if args.command == "up":
+            layout.claim()
+        elif getattr(args, "purge", False):
+            layout.require_claim()
+        if args.command in {"up", "down"}:
+            # Two clones of the project may share the machine; one at a time makes or removes the pair.
+            with turn(layout.home(), f"lab.py {args.command}"):
+                ensure_engine(layout.home())
+                if args.command == "up":
+                    layout.claim()
+                    pair.up(count)
+                else:
+                    pair.down(purge=args.purge)
+            return 0
+        ensure_engine(layout.home())
+        if args.command == "client":
+            return pair.third_party(args.argv)
+        print("\n".join(pair.status()))
     except (LabError, ValueError) as error:
         fail(str(error))
     return 0

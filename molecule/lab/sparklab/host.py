@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, Any, NoReturn
 
-# Debian and Ubuntu name them alike; docker-cli exists apart from docker.io since trixie only.
-PACKAGES = ("docker.io", "debootstrap", "debian-archive-keyring", "iptables", "openssh-client", "python3-venv")
-SOCKET = Path("/var/run/docker.sock")
-DAEMON_LOG = Path("/var/log/sparkpair-lab-dockerd.log")
-START_SECONDS = 60.0
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+# Programs and files, and the package of Debian and Ubuntu that brings each.
+NEEDS = {
+    "dockerd": "docker.io",
+    "docker": "docker.io",
+    "debootstrap": "debootstrap",
+    "ssh-keygen": "openssh-client",
+    "iptables": "iptables",
+    str(KEYRING): "debian-archive-keyring",
+}
 HEARTBEAT_SECONDS = 15.0
+# Long enough for every command that only asks or tells; a command with much to do names its own.
+COMMAND_SECONDS = 120.0
 
 
 class LabError(Exception):
@@ -39,18 +48,32 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(1)
 
 
-def out(argv: Sequence[str], *, check: bool = True, stdin: str | None = None) -> str:
-    """Standard output of a command. Raises LabError with its last lines when it fails and ``check`` is set."""
-    done = subprocess.run(list(argv), capture_output=True, text=True, errors="replace", input=stdin, check=False)
+def out(argv: Sequence[str], *, check: bool = True, stdin: str | None = None, timeout: float = COMMAND_SECONDS) -> str:
+    """Standard output of a command.
+
+    Raises LabError with its last lines when it fails and ``check`` is set, and always when it does not end in time.
+    """
+    done = _run(argv, timeout, stdin)
     if check and done.returncode:
         tail = "\n".join((done.stderr or done.stdout).splitlines()[-8:])
         raise LabError(f"`{' '.join(argv[:6])}` ended with {done.returncode}:\n{tail}")
     return done.stdout
 
 
-def ok(argv: Sequence[str]) -> bool:
-    """Tell whether a command ends with 0."""
-    return subprocess.run(list(argv), capture_output=True, check=False).returncode == 0
+def ok(argv: Sequence[str], *, timeout: float = COMMAND_SECONDS) -> bool:
+    """Tell whether a command ends with 0. Raises LabError when it does not end in time."""
+    return _run(argv, timeout).returncode == 0
+
+
+def _run(argv: Sequence[str], timeout: float, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    # Without input of its own a command must not wait for the operator's terminal.
+    source: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+    try:
+        return subprocess.run(
+            list(argv), capture_output=True, text=True, errors="replace", check=False, timeout=timeout, **source
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LabError(f"`{' '.join(argv[:6])}` did not end within {timeout:.0f} s and was ended") from error
 
 
 def follow(step: str, argv: Sequence[str], *, env: dict[str, str] | None = None) -> None:
@@ -80,12 +103,64 @@ def follow(step: str, argv: Sequence[str], *, env: dict[str, str] | None = None)
 
 
 def pipe(step: str, first: Sequence[str], second: Sequence[str]) -> str:
-    """Run ``first | second`` and return what the second printed. Raises LabError when one of them fails."""
-    with subprocess.Popen(list(first), stdout=subprocess.PIPE) as source:
-        sink = subprocess.run(list(second), stdin=source.stdout, capture_output=True, text=True, check=False)
-    if source.returncode or sink.returncode:
-        raise LabError(f"{step}: {sink.stderr.strip() or f'{first[0]} ended with {source.returncode}'}")
-    return sink.stdout.strip()
+    """Run ``first | second`` and return what the second printed, with a line every few seconds that counts the bytes.
+
+    Raises LabError when one of them fails.
+    """
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(list(first), stdout=subprocess.PIPE, stderr=errors) as source,
+    ):
+        assert source.stdout is not None  # noqa: S101 - stdout is a pipe
+        printed = feed(step, source.stdout, second)
+        status = source.wait()
+        if status:
+            errors.seek(0)
+            tail = errors.read().decode(errors="replace").strip()[-2000:]
+            raise LabError(f"{step}: `{' '.join(first[:6])}` ended with {status}: {tail}")
+    return printed
+
+
+def feed(step: str, source: IO[bytes], argv: Sequence[str]) -> str:
+    """Run a command with ``source`` as its input and return what it printed, with heartbeats. Raises LabError."""
+    with tempfile.TemporaryFile() as printed:
+        sink = subprocess.Popen(list(argv), stdin=subprocess.PIPE, stdout=printed, stderr=subprocess.STDOUT)
+        assert sink.stdin is not None  # noqa: S101 - stdin is a pipe
+        with heartbeat(step) as count, contextlib.suppress(BrokenPipeError), sink.stdin:
+            while block := source.read(1 << 20):
+                sink.stdin.write(block)
+                count(len(block))
+        # The sink may have much to do after its last byte, and it may have ended before: then its status tells why.
+        with heartbeat(f"{step}, all sent"):
+            status = sink.wait()
+        source.close()
+        printed.seek(0)
+        text = printed.read().decode(errors="replace").strip()
+    if status:
+        raise LabError(f"{step}: `{' '.join(argv[:6])}` ended with {status}: {text[-2000:]}")
+    return text
+
+
+@contextlib.contextmanager
+def heartbeat(step: str, every: float = HEARTBEAT_SECONDS) -> Iterator[Callable[[int], None]]:
+    """Say every few seconds how long a step runs already and how many bytes it was told of."""
+    started, total, done = time.monotonic(), [0], threading.Event()
+
+    def count(size: int) -> None:
+        total[0] += size
+
+    def beat() -> None:
+        while not done.wait(every):
+            size = f", {total[0] / 1e6:,.0f} MB" if total[0] else ""
+            say(f"{step}: {time.monotonic() - started:.0f} s{size}")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield count
+    finally:
+        done.set()
+        thread.join()
 
 
 def _distribution() -> Iterable[str]:
@@ -97,90 +172,36 @@ def _distribution() -> Iterable[str]:
     return [fields.get("ID", "").strip('"'), *fields.get("ID_LIKE", "").strip('"').split()]
 
 
+def missing_packages() -> dict[str, str]:
+    """What the lab needs and does not find (programs and files), with the package that brings each."""
+    path = search_path()
+    return {
+        need: package
+        for need, package in NEEDS.items()
+        if not (Path(need).exists() if need.startswith("/") else shutil.which(need, path=path))
+    }
+
+
 def ensure_packages() -> None:
     """Install what is missing of the distribution's packages. Raises LabError where that is not possible."""
-    programs = {
-        "dockerd": "docker.io",
-        "docker": "docker.io",
-        "debootstrap": "debootstrap",
-        "ssh-keygen": "openssh-client",
-        "iptables": "iptables",
-    }
-    missing = sorted(program for program in programs if shutil.which(program, path=_path()) is None)
+    missing = missing_packages()
     if not missing:
         return
+    packages = sorted(set(missing.values()))
     if os.geteuid() != 0 or not {"debian", "ubuntu"} & set(_distribution()):
-        packages = " ".join(sorted({programs[m] for m in missing}))
         raise LabError(
-            f"missing: {', '.join(missing)}. As root on Debian or Ubuntu they are installed for you; "
-            f"here, install {packages} (and a Docker Engine that this user may use) and run the command again."
+            f"missing: {', '.join(sorted(missing))}. As root on Debian or Ubuntu they are installed for you; "
+            f"here, install {' '.join(packages)} (and a Docker Engine that this user may use) and run it again."
         )
     env = {"DEBIAN_FRONTEND": "noninteractive"}
     follow("apt-get update", ["apt-get", "update", "-q"], env=env)
-    wanted = [*PACKAGES, *(["docker-cli"] if ok(["apt-cache", "show", "docker-cli"]) else [])]
-    follow("apt-get install", ["apt-get", "install", "-y", "-q", "--no-install-recommends", *wanted], env=env)
+    # docker-cli exists apart from docker.io since trixie only. Nothing else is asked for: a machine with Docker's own
+    # packages must not get Debian's engine because a keyring is missing.
+    if "docker" in missing and ok(["apt-cache", "show", "docker-cli"]):
+        packages.append("docker-cli")
+    follow("apt-get install", ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages], env=env)
 
 
-def _path() -> str:
+def search_path() -> str:
     # A login without sbin on its PATH must find dockerd and debootstrap all the same.
     return os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin"
-
-
-def ensure_engine() -> None:
-    """Have a Docker Engine that answers; start one when none does. Raises LabError."""
-    os.environ["PATH"] = _path()
-    ensure_packages()
-    if ok(["docker", "info"]):
-        return
-    if os.geteuid() != 0:
-        raise LabError("the Docker Engine does not answer, and only root may start one: start it, or run this as root")
-    if Path("/run/systemd/system").is_dir():
-        follow("start the Docker Engine", ["systemctl", "start", "docker"])
-    else:
-        _start_daemon()
-    deadline = time.monotonic() + START_SECONDS
-    while not ok(["docker", "info"]):
-        if time.monotonic() > deadline:
-            tail = "\n  ".join(DAEMON_LOG.read_text().splitlines()[-12:]) if DAEMON_LOG.exists() else "(no log)"
-            raise LabError(f"the Docker Engine gave no answer for {START_SECONDS:.0f} s; its log ends with\n  {tail}")
-        time.sleep(0.5)
-    say(f"Docker Engine {out(['docker', 'version', '--format', '{{.Server.Version}}']).strip()} answers")
-
-
-def _start_daemon() -> None:
-    _clear_remains()
-    say(f"starting dockerd (log: {DAEMON_LOG})")
-    with DAEMON_LOG.open("ab") as log:
-        subprocess.Popen(["dockerd"], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/")
-
-
-def _clear_remains() -> None:
-    """Remove what a killed engine left: processes without a parent, pid files, sockets."""
-    for pid in _processes(("dockerd", "containerd", "containerd-shim-runc-v2", "docker-proxy")):
-        with_pid = f"process {pid} of an engine that no longer answers"
-        say(f"ending {with_pid}")
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    time.sleep(0.3)
-    for stale in ("/var/run/docker.pid", "/var/run/docker/containerd/containerd.pid", str(SOCKET)):
-        Path(stale).unlink(missing_ok=True)
-    # The run state below /var/run/docker stays: a killed shim leaves its container running, and only with this state
-    # does the next containerd find and end it. Without it a second system boots on the same volume and address.
-
-
-def _processes(names: Iterable[str]) -> list[int]:
-    wanted, found = set(names), []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            program = Path((entry / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")).name
-            namespace = (entry / "ns" / "pid").stat().st_ino
-        except OSError:
-            continue
-        # Engines inside a Spark run in its own process namespace and are none of our business here.
-        if program in wanted and namespace == Path("/proc/self/ns/pid").stat().st_ino:
-            found.append(int(entry.name))
-    return found

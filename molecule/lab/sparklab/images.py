@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import re
 import shutil
-import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from .host import LabError, follow, ok, out, pipe, say
+from .host import KEYRING, LabError, follow, heartbeat, ok, out, pipe, say
 
 INPUTS = Path(__file__).resolve().parents[1] / "images"
 PREFIX = "sparkpair-lab"
@@ -105,8 +106,7 @@ def exists(image: str) -> bool:
 
 def _bootstrap(suite: str, packages: str, folder: Path) -> None:
     argv = ["debootstrap", "--variant=minbase", f"--include={packages}"]
-    keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-    argv += [f"--keyring={keyring}"] if keyring.exists() else []
+    argv += [f"--keyring={KEYRING}"] if KEYRING.exists() else []
     argv += [suite, str(folder), *([mirror] if (mirror := debian_mirror()) else [])]
     # debootstrap passes the environment on to package scripts, and a foreign TMPDIR does not exist in there.
     env = {"TMPDIR": "/tmp", "LC_ALL": "C"}  # noqa: S108 - inside the new root
@@ -156,16 +156,38 @@ def build_spark() -> str:
     return image
 
 
+_PIP_OF_THIS_MACHINE = {
+    *("PIP_BREAK_SYSTEM_PACKAGES", "PIP_CACHE_DIR", "PIP_CONFIG_FILE", "PIP_DRY_RUN", "PIP_EDITABLE", "PIP_LOG"),
+    *("PIP_NO_DEPS", "PIP_PREFIX", "PIP_PYTHON", "PIP_QUIET", "PIP_REPORT", "PIP_REQUIRE_VIRTUALENV"),
+    *("PIP_REQUIREMENT", "PIP_ROOT", "PIP_SRC", "PIP_TARGET", "PIP_USER", "PIP_VERBOSE"),
+}
+
+
+def pip_environment(listed: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """What pip is told here, as environment variables for a ``pip install`` elsewhere.
+
+    ``listed`` is the output of ``pip config list``. pip's own order holds: global settings, then those of ``install``,
+    then the environment. Places of this machine that mean nothing in the engine image are left out.
+    """
+    found: dict[str, str] = {}
+    for section in ("global.", "install.", ":env:."):
+        for line in listed.splitlines():
+            key, _, value = line.partition("=")
+            if key.startswith(section):
+                try:
+                    text = str(ast.literal_eval(value))
+                except (SyntaxError, ValueError):
+                    text = value
+                name = "PIP_" + key.removeprefix(section).upper().replace("-", "_")
+                found[name] = " ".join(text.splitlines()).strip()
+    found.update({k: v for k, v in environment.items() if k.startswith("PIP_")})
+    return {k: v for k, v in found.items() if v and k not in _PIP_OF_THIS_MACHINE}
+
+
 def pip_settings() -> tuple[dict[str, str], list[Path]]:
     """Settings of this machine's pip as environment variables, and the local files and folders that they name."""
-    listed = out(["python3", "-m", "pip", "config", "list"], check=False)
-    env = {k: v for k, v in os.environ.items() if k.startswith("PIP_")}
-    for line in listed.splitlines():
-        key, _, value = line.partition("=")
-        name = "PIP_" + key.rsplit(".", 1)[-1].upper().replace("-", "_")
-        if key.startswith((":env:", "global.")):
-            env.setdefault(name, " ".join(value.strip("'").split("\\n")))
-    env.pop("PIP_PYTHON", None)
+    # The pip that is lent to the image is the one of this interpreter, and so are its settings.
+    env = pip_environment(out([sys.executable, "-m", "pip", "config", "list"], check=False), os.environ)
     words = [word.removeprefix("file://") for value in env.values() for word in value.split()]
     paths = {Path(w) for w in words if w.startswith("/") and Path(w).exists()}
     # A simple index of files links to wheels beside it, so its whole folder is needed.
@@ -208,7 +230,8 @@ def _extend(step: str, base: str, image: str, script: str) -> None:
         changes += [f'ENV {k}=""' for k in env]
         options = [part for change in (*changes, f"LABEL {LABEL}") for part in ("--change", change)]
         say(f"commit {image}")
-        out(["docker", "commit", *options, maker, image])
+        with heartbeat(f"commit {image}"):
+            out(["docker", "commit", *options, maker, image], timeout=1800)
     finally:
         out(["docker", "rm", "-f", maker], check=False)
 
@@ -224,7 +247,7 @@ def make_models(home: Path) -> Path:
     shutil.rmtree(cache.parent, ignore_errors=True)
     cache.mkdir(parents=True)
     maker = ["docker", "run", "--rm", "--network", "none", "-v", f"{INPUTS}:/inputs:ro", "-v", f"{cache.parent}:/made"]
-    out([*maker, engine_image(), "python3", "/inputs/make_models.py", "/made/plain"])
+    out([*maker, engine_image(), "python3", "/inputs/make_models.py", "/made/plain"], timeout=900)
     for folder, (name, revision) in model_revisions().items():
         repo = cache / "hub" / f"models--{PREFIX}--{name}"
         (repo / "refs").mkdir(parents=True)
@@ -255,7 +278,4 @@ def _work() -> Path:
 
 def leftovers() -> list[str]:
     """Build containers that an interrupted run left behind."""
-    done = subprocess.run(
-        ["docker", "ps", "-aq", "--filter", f"name={PREFIX}-make-"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.split()
+    return out(["docker", "ps", "-aq", "--filter", f"name={PREFIX}-make-"], check=False).split()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -196,8 +195,7 @@ def _put_models(rank: int, cache: Path) -> None:
 
 def up(count: int) -> None:
     """Have ``count`` Sparks run, reachable over SSH, with image and models. Raises LabError."""
-    home = layout.home()
-    home.mkdir(mode=0o755, parents=True, exist_ok=True)
+    home = layout.claim()
     for left in images.leftovers():
         out(["docker", "rm", "-f", left], check=False)
     images.build_spark()
@@ -217,7 +215,12 @@ def up(count: int) -> None:
 
 
 def down(*, purge: bool) -> None:
-    """Remove the Sparks and their network; with ``purge`` also their volumes, images, keys and models."""
+    """Remove the Sparks and their network; with ``purge`` also their volumes, images, keys and models.
+
+    Raises ValueError when ``purge`` is asked for and ``up`` did not make the lab's home.
+    """
+    if purge:
+        layout.require_claim()
     for rank in range(layout.MAX_RANKS):
         _remove(rank)
     found = _inspect("network", layout.NETWORK)
@@ -225,10 +228,10 @@ def down(*, purge: bool) -> None:
         out(["docker", "network", "rm", layout.NETWORK])
     if purge:
         for name in out(["docker", "volume", "ls", "-q", "--filter", f"label={LABEL}=1"]).split():
-            out(["docker", "volume", "rm", name])
+            out(["docker", "volume", "rm", name], timeout=600)
         for image in out(["docker", "images", "-q", "--filter", f"label={LABEL}=1"]).split():
-            out(["docker", "rmi", "-f", image], check=False)
-        shutil.rmtree(layout.home(), ignore_errors=True)
+            out(["docker", "rmi", "-f", image], check=False, timeout=600)
+        layout.discard()
     say("the Sparks are gone" + (", with everything that was made for them" if purge else ""))
 
 
