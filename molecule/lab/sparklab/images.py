@@ -134,7 +134,7 @@ def build_spark() -> str:
     image = spark_image()
     if exists(image):
         return image
-    with tempfile.TemporaryDirectory(prefix="sparkpair-lab-", dir=_work()) as name:
+    with tempfile.TemporaryDirectory(prefix="sparkpair-lab-", dir=work_folder()) as name:
         root = Path(name) / "root"
         _bootstrap(SPARK_SUITE, SPARK_PACKAGES, root)
         (root / "etc/ssh/sshd_config.d/sparkpair-lab.conf").write_bytes((INPUTS / "sshd.conf").read_bytes())
@@ -200,7 +200,7 @@ def build_engine() -> str:
     if exists(image):
         return image
     if not exists(base_image()):
-        with tempfile.TemporaryDirectory(prefix="sparkpair-lab-", dir=_work()) as name:
+        with tempfile.TemporaryDirectory(prefix="sparkpair-lab-", dir=work_folder()) as name:
             _bootstrap(ENGINE_SUITE, ENGINE_PACKAGES, Path(name) / "root")
             _import(Path(name) / "root", base_image(), ['CMD ["/bin/bash"]'])
     if not exists(packages_image()):
@@ -268,7 +268,7 @@ def model_revisions() -> dict[str, tuple[str, str]]:
     }
 
 
-def _work() -> Path:
+def work_folder() -> Path:
     """A folder with room for a root file system; /tmp is often memory."""
     folder = Path("/var/tmp")  # noqa: S108 - only the parent of a private folder
     if shutil.disk_usage(folder).free < 8 * 1024**3:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import tarfile
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from . import images, layout
-from .host import LabError, ok, out, pipe, say
+from . import images, layout, slim
+from .host import LabError, feed, heartbeat, ok, out, pipe, say
 
 LABEL = "sparkpair.lab"
 CAPABILITIES = (
@@ -161,22 +163,73 @@ def _provision(rank: int, home: Path) -> None:
         time.sleep(0.5)
 
 
-def _load_engine(rank: int, image: str) -> None:
-    wanted = out(["docker", "image", "inspect", "--format", "{{.Id}}", image]).strip()
-    held = ["docker", "exec", layout.container(rank), "docker", "image", "inspect", "--format", "{{.Id}}", image]
-    if out(held, check=False).strip() != wanted:
-        say(f"{layout.name(rank)}: loading the engine image (once per image, minutes)")
-        started = time.monotonic()
-        pipe(
-            f"load the engine image into {layout.name(rank)}",
-            ["docker", "save", image],
-            ["docker", "exec", "-i", layout.container(rank), "docker", "load", "-q"],
-        )
-        say(f"{layout.name(rank)}: engine image loaded in {time.monotonic() - started:.0f} s")
-    inside(rank, "docker", "tag", image, f"{layout.PREFIX}/engine:0.32.0")
-    old = inside(rank, "docker", "images", "-q", "--filter", "dangling=true").split()
-    if old:
-        out(["docker", "exec", layout.container(rank), "docker", "rmi", *old], check=False)
+LAYERS = ("docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}")
+
+
+def _held_layers(rank: int, *names: str) -> list[list[str]]:
+    """Layers of images in the engine of a rank; a name that it does not hold is left out."""
+    printed = out(["docker", "exec", layout.container(rank), *LAYERS, *names], check=False)
+    return [json.loads(line) or [] for line in printed.splitlines() if line.strip()]
+
+
+def _load_engines(count: int, image: str) -> None:
+    """Have every rank's engine hold the image; layers that an engine holds already are not sent again."""
+    # By layers and not by id: the id of the same image differs between Docker's two image stores.
+    wanted = list(json.loads(out([*LAYERS, image])))
+    lacking = [rank for rank in range(count) if wanted not in _held_layers(rank, image)]
+    shared = {}
+    for rank in lacking:
+        ids = inside(rank, "docker", "images", "-q", "--no-trunc").split()
+        shared[rank] = slim.shared_layers(wanted, _held_layers(rank, *sorted(set(ids))) if ids else [])
+    partial = [rank for rank in lacking if shared[rank]]
+    with tempfile.TemporaryDirectory(prefix="sparkpair-lab-", dir=images.work_folder()) as folder:
+        archive = Path(folder) / "image.tar"
+        if partial:
+            _save_slim(image, archive, wanted[: min(shared[rank] for rank in partial)])
+        with ThreadPoolExecutor(count) as pool:
+            list(
+                pool.map(lambda rank: _load_engine(rank, image, wanted, archive if rank in partial else None), lacking)
+            )
+    for rank in range(count):
+        inside(rank, "docker", "tag", image, f"{layout.PREFIX}/engine:0.32.0")
+        old = inside(rank, "docker", "images", "-q", "--filter", "dangling=true").split()
+        if old:
+            out(["docker", "exec", layout.container(rank), "docker", "rmi", *old], check=False, timeout=600)
+
+
+def _save_slim(image: str, archive: Path, known: list[str]) -> None:
+    step = f"take the new layers out of {image}"
+    say(f"{step} (once per image, half a minute)")
+    with (
+        subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as save,
+        heartbeat(step) as count,
+    ):
+        assert save.stdout is not None  # noqa: S101 - stdout is a pipe
+        try:
+            slim.strip(save.stdout, archive, known, count)
+            while save.stdout.read(slim.BLOCK):
+                pass  # what pads the archive, or docker would find its pipe closed
+        except tarfile.TarError as error:
+            raise LabError(f"{step}: `docker save` printed no whole archive: {error}") from error
+        finally:
+            save.stdout.close()
+    if save.returncode:
+        raise LabError(f"{step}: `docker save {image}` ended with {save.returncode}")
+
+
+def _load_engine(rank: int, image: str, wanted: list[str], archive: Path | None) -> None:
+    started = time.monotonic()
+    load = ["docker", "exec", "-i", layout.container(rank), "docker", "load", "-q"]
+    if archive is not None:
+        try:
+            with archive.open("rb") as source:
+                feed(f"{layout.name(rank)}: load the new layers of the engine image", source, load)
+        except LabError as error:
+            say(f"{layout.name(rank)}: {error}; loading all layers")
+    if wanted not in _held_layers(rank, image):
+        say(f"{layout.name(rank)}: loading the engine image, 2.7 GB (once per image, minutes)")
+        pipe(f"{layout.name(rank)}: load the engine image", ["docker", "save", image], load)
+    say(f"{layout.name(rank)}: engine image loaded in {time.monotonic() - started:.0f} s")
 
 
 def _put_models(rank: int, cache: Path) -> None:
@@ -208,7 +261,8 @@ def up(count: int) -> None:
     with ThreadPoolExecutor(count) as pool:
         made = list(pool.map(lambda rank: _ensure_container(rank, count), range(count)))
         list(pool.map(lambda rank: _provision(rank, home), range(count)))
-        list(pool.map(lambda rank: _load_engine(rank, image), range(count)))
+    _load_engines(count, image)
+    with ThreadPoolExecutor(count) as pool:
         list(pool.map(lambda rank: _put_models(rank, cache), range(count)))
     (home / "ranks").write_text(f"{count}\n")
     say(f"{count} Sparks are up ({sum(made)} made anew): " + ", ".join(layout.address(r) for r in range(count)))
