@@ -255,7 +255,36 @@ def test_no_container_needs_the_default_bridge(lab: Any, monkeypatch: pytest.Mon
         pair.subprocess, "run", lambda argv, **_: seen.append(argv) or subprocess.CompletedProcess(argv, 0)
     )
     pair.third_party(["true"])
-    seen.append(pair._create_argv(0, 2))
+    seen.append(pair._create_argv(0))
     starts = [argv for argv in seen if argv[:2] in (["docker", "run"], ["docker", "create"])]
     assert len(starts) == 4
     assert all(argv[argv.index("--network") + 1] in {"none", "host", pair.layout.NETWORK} for argv in starts)
+
+
+def test_settings_of_a_spark_name_every_possible_rank(lab: Any) -> None:
+    pair = lab("sparklab.pair")
+    named = {word for word in pair._create_argv(1) if word.startswith("spark-") and ":" in word}
+    layout = pair.layout
+    assert named == {f"{layout.name(r)}:{layout.address(r)}" for r in range(layout.MAX_RANKS) if r != 1}
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+def test_spark_made_anew_loses_its_old_engine_containers(
+    lab: Any, monkeypatch: pytest.MonkeyPatch, *, cleared: bool
+) -> None:
+    pair, seen = lab("sparklab.pair"), []
+
+    def inside(_rank: int, *argv: str) -> str:
+        seen.append(argv)
+        return "abc\ndef\n" if argv[:2] == ("docker", "ps") else ""
+
+    monkeypatch.setattr(pair, "ok", lambda _argv: cleared)
+    monkeypatch.setattr(pair, "inside", inside)
+    pair._clear_engine(0)
+    removed = [argv for argv in seen if argv[:2] == ("docker", "rm")]
+    assert removed == ([] if cleared else [("docker", "rm", "-f", "-v", "abc", "def")])
+    assert all("rmi" not in argv for argv in seen)
+
+
+def test_label_of_old_engine_containers_is_the_roles_own(lab: Any) -> None:
+    assert lab("sparklab.pair").RELEASE_LABEL == importlib.import_module("sparkpair.containers").LABEL_RELEASE

@@ -16,6 +16,8 @@ from . import images, layout, slim
 from .host import LabError, feed, heartbeat, ok, out, pipe, say
 
 LABEL = "sparkpair.lab"
+# The roles put it on every engine container (sparkpair.containers.LABEL_RELEASE).
+RELEASE_LABEL = "sparkpair.release"
 CAPABILITIES = (
     "SYS_ADMIN",
     "NET_ADMIN",
@@ -78,7 +80,7 @@ def cgroup_options() -> list[str]:
     return ["--cgroupns", "host", "-v", "/sys/fs/cgroup:/sys/fs/cgroup"]
 
 
-def _create_argv(rank: int, count: int) -> list[str]:
+def _create_argv(rank: int) -> list[str]:
     argv = ["docker", "create", "--name", layout.container(rank), "--hostname", layout.name(rank)]
     argv += ["--network", layout.NETWORK, "--ip", layout.address(rank), "--label", f"{LABEL}=1"]
     for capability in CAPABILITIES:
@@ -87,7 +89,8 @@ def _create_argv(rank: int, count: int) -> list[str]:
     argv += ["--device-cgroup-rule", "a *:* rwm", *cgroup_options()]
     argv += ["--tmpfs", "/run:exec", "--tmpfs", "/tmp:exec", "--shm-size", "2g", "-e", "container=docker"]  # noqa: S108
     argv += ["-v", f"{layout.volume(rank)}:/var/lib/docker"]
-    for other in range(count):
+    # Every possible rank, so that a Spark need not be made anew when another is added.
+    for other in range(layout.MAX_RANKS):
         if other != rank:
             argv += ["--add-host", f"{layout.name(other)}:{layout.address(other)}"]
     return [*argv, images.spark_image(), "/sbin/init"]
@@ -104,9 +107,9 @@ def _remove(rank: int) -> None:
     out(["docker", "rm", "-f", layout.container(rank)])
 
 
-def _ensure_container(rank: int, count: int) -> bool:
+def _ensure_container(rank: int) -> bool:
     """Have this rank's container run as wanted; True when it was made anew."""
-    argv = _create_argv(rank, count)
+    argv = _create_argv(rank)
     wanted = images.digest([], shlex.join(argv))
     found = _inspect("container", layout.container(rank))
     if found and (found["Config"].get("Labels") or {}).get(f"{LABEL}.config") == wanted:
@@ -161,6 +164,19 @@ def _provision(rank: int, home: Path) -> None:
             )
             raise LabError(f"{layout.name(rank)}: its Docker Engine does not answer; its journal ends with\n{log}")
         time.sleep(0.5)
+
+
+def _clear_engine(rank: int) -> None:
+    """Remove the engine containers that a Spark made anew finds in its volume: their releases in /opt are gone."""
+    # In the Spark's own file system, so it goes with the Spark; an `up` that was cut off is made good by the next.
+    marker = "/var/lib/sparkpair-lab-cleared"
+    if ok(["docker", "exec", layout.container(rank), "test", "-e", marker]):
+        return
+    old = inside(rank, "docker", "ps", "-aq", "--filter", f"label={RELEASE_LABEL}").split()
+    if old:
+        say(f"{layout.name(rank)}: removing {len(old)} engine containers of the Spark before")
+        inside(rank, "docker", "rm", "-f", "-v", *old)
+    inside(rank, "touch", marker)
 
 
 LAYERS = ("docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}")
@@ -259,8 +275,9 @@ def up(count: int) -> None:
     for rank in range(count, layout.MAX_RANKS):
         _remove(rank)
     with ThreadPoolExecutor(count) as pool:
-        made = list(pool.map(lambda rank: _ensure_container(rank, count), range(count)))
+        made = list(pool.map(_ensure_container, range(count)))
         list(pool.map(lambda rank: _provision(rank, home), range(count)))
+        list(pool.map(_clear_engine, range(count)))
     _load_engines(count, image)
     with ThreadPoolExecutor(count) as pool:
         list(pool.map(lambda rank: _put_models(rank, cache), range(count)))
