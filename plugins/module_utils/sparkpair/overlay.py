@@ -293,7 +293,7 @@ def nearest(overlay: Overlay, target: Target, content: bytes) -> str:
     best, source = min(fits, key=lambda f: f[0].distance)
     if best.exact:
         return f"{source}, whose diff applies as it is"
-    return f"{source} ({best} of its diff)"
+    return f"{source} (of its diff, {best})"
 
 
 # --- a look at an image that need not be known ----------------------------------------------------------------------
