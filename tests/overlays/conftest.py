@@ -1,4 +1,4 @@
-"""Settings that must be there before torch and Triton are imported, and the sources of each release."""
+"""A setting that must be there before Triton is imported, and the sources of each release."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from types import ModuleType
 import pytest
 
 os.environ["TRITON_INTERPRET"] = "1"
-# The layer's decorated helpers would otherwise look for a C++ compiler.
-os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 from tests.overlays.sources import UnreachableError, candidates, sources
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -40,6 +41,8 @@ def _address(release: str) -> str:
     argv = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
     argv += ["--report", "-", f"{PACKAGES[release]}=={release}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if re.search(r"from versions: (?!none)", done.stderr):
+        raise RuntimeError(f"the package index answers, and has no {PACKAGES[release]} {release}: {done.stderr}")
     if done.returncode:
         raise UnreachableError(f"vLLM {release}: pip says {done.stderr.strip().splitlines()[-1:]}")
     return str(json.loads(done.stdout)["install"][0]["download_info"]["url"])

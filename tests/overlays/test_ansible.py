@@ -67,8 +67,8 @@ class Rank:
         (self.base / "calls").unlink(missing_ok=True)
         done = subprocess.run(
             [
-                *(Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,", "-c", "local", *options),
-                self.base / "play.json",
+                *(str(Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", "-c", "local", *options),
+                str(self.base / "play.json"),
             ],
             env=os.environ
             | {
