@@ -10,6 +10,7 @@ from ansible.plugins.action import ActionBase
 from sparkpair.inputs import plain
 
 NOTED = ("release", "verb", "reason")
+PASSED = ("root", "state", "run", "reason", "force", "phase")
 
 
 class ActionModule(ActionBase):
@@ -23,7 +24,7 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         args = plain(self._task.args)
         note = {key: args.get(key) or "" for key in NOTED}
-        wanted = {key: args[key] for key in ("root", "state", "run", "reason", "force") if args.get(key) is not None}
+        wanted = {key: args[key] for key in PASSED if args.get(key) is not None}
         wanted["note"] = {**note, "who": getpass.getuser(), "controller": socket.gethostname()}
         result = self._execute_module(module_name="spark_lock", module_args=wanted, task_vars=task_vars)
         result.pop("invocation", None)

@@ -39,6 +39,7 @@ class ActionModule(ActionBase):
             "reason": args.get("reason") or "",
             "gates": args.get("gates") or [],
             "phases": args.get("phases") or {},
+            "start_seconds": float(args.get("start_seconds") or 0),
             "advisory": args.get("advisory") or [],
             "who": getpass.getuser(),
             "controller": socket.gethostname(),

@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
                 }
                 for o in overlays
             ]
-        if state == "current":
+        if state == "prepared":
             folder = Path(constants.DEFAULT_LOCAL_TMP) / "sparkpair"
             # Only the key is wanted here, so settings that do not resolve are none of this action's business.
             inputs = read_inputs(task_vars or {}, self._templar, self._loader, stock=True)

@@ -54,12 +54,19 @@ class ActionModule(ActionBase):
             for line in status_table(plan, ranks, states, judged):
                 display.display(line)
         known = {n: s for n, s in states.items() if s is not None and "history" in s}
-        back = rollback.fallback(states) if len(known) == len(states) else None
+        wanted = plan["release"] if plan else ""
+        back = rollback.fallback(states, wanted) if len(known) == len(states) else None
+        recorded = bool(known) and len(known) == len(states)
+        before = head.get("current")
+        kept = rollback.to_keep(states, wanted, before, int(args.get("keep") or 0)) if recorded else {}
         done = bool(plan) and all(plan["release"] in accepted(s["history"]) for s in known.values()) and bool(known)
         return result | {
             "accepted": done,
             "run": args.get("run"),
             "advisory": advisory(plan) if plan else [],
+            "notes": live.notes(states, names) if recorded else [],
+            "outlook": live.outlook(states),
+            "keep": {str(rank): releases for rank, releases in kept.items()},
             "fallback": live.named(head["plans"][back], names) if back and head["plans"].get(back) else None,
             "changed": False,
             "serving": judged.serving,

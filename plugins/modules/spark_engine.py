@@ -3,8 +3,10 @@
 
 DOCUMENTATION = r"""
 module: spark_engine
-short_description: Stop the engine of a rank, or watch one that starts
+short_description: Drain or stop the engine of a rank, wait for memory, or watch one that starts
 description:
+  - With C(state=drained) the head waits until the engine has no running or waiting request, at most C(timeout) seconds.
+  - With C(state=settled) the rank waits until enough memory is free for the next engine, and fails after C(timeout).
   - With C(state=stopped) every container with sparkpair's label or name is stopped gracefully and removed, and the rank
     verifies that none is left.
   - With C(state=watched) the rank follows the container's log until the phase changes, the engine is ready or has
@@ -13,12 +15,27 @@ options:
   state:
     description: What is wanted.
     type: str
-    choices: [stopped, watched]
+    choices: [drained, stopped, settled, watched]
     required: true
   grace:
     description: Seconds that the engine gets to finish before it is killed.
     type: int
     default: 60
+  metrics_url:
+    description: URL of the engine's metrics. Required with C(state=drained).
+    type: str
+  free_gib:
+    description: GiB that must be free with C(state=settled). 0 takes the engine's C(share).
+    type: float
+    default: 0.0
+  share:
+    description: Share of the memory that the next engine takes; that and 1.5 GiB must be free. 0 waits for nothing.
+    type: float
+    default: 0.0
+  timeout:
+    description: Seconds to wait with C(state=drained) and C(state=settled).
+    type: float
+    default: 0.0
   release:
     description: Release that must run. Required with C(state=watched).
     type: str
@@ -39,7 +56,7 @@ options:
     default: 10.0
 attributes:
   check_mode:
-    description: Reports what would be stopped, and stops nothing.
+    description: Reports what would be stopped, and neither stops nor waits.
     support: full
   diff_mode:
     description: There is no configuration to show.
@@ -58,6 +75,22 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+requests:
+  description: Requests that the engine still had, or null when it did not answer.
+  returned: state is drained
+  type: int
+free:
+  description: Free memory in bytes.
+  returned: state is settled
+  type: int
+wanted:
+  description: Memory that had to be free, in bytes.
+  returned: state is settled
+  type: int
+seconds:
+  description: How long it took.
+  returned: state is drained or settled
+  type: float
 removed:
   description: Containers that were removed, with the release they belonged to.
   returned: state is stopped

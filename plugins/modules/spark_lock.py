@@ -3,19 +3,22 @@
 
 DOCUMENTATION = r"""
 module: spark_lock
-short_description: Take, keep, release or show the rollout lock of a rank
+short_description: Take, advance, keep, release or show the rollout lock of a rank
 description:
   - The lock is a directory, so taking it is atomic. It is never taken over; a lock of another run is reported with its
     holder and age.
+  - The note names the phase that the run is in. A lock that is released with C(force) leaves an entry with outcome
+    C(interrupted) in the rank's history, so the next run knows how far the killed one came.
 options:
   root:
     description: Directory of releases on the rank.
     type: path
     default: /opt/sparkpair
   state:
-    description: C(held) takes it, C(kept) notes why it stays, C(released) gives it back, C(shown) only reads it.
+    description: C(held) takes it, C(advanced) notes the run's phase, C(kept) notes why it stays, C(released) gives it
+      back, C(shown) only reads it.
     type: str
-    choices: [held, kept, released, shown]
+    choices: [held, advanced, kept, released, shown]
     required: true
   run:
     description: Id of the run that takes, keeps or gives back the lock.
@@ -28,6 +31,10 @@ options:
     type: str
   reason:
     description: Why the lock stays, or why the lock of another run is released.
+    type: str
+    default: ""
+  phase:
+    description: Phase that the run enters. Required with C(state=advanced).
     type: str
     default: ""
   force:
@@ -49,7 +56,8 @@ attributes:
     description: There is no configuration to show.
     support: none
   idempotent:
-    description: Taking a lock that the same run holds, and releasing one that is not held, change nothing.
+    description: Taking a lock that the same run holds, and releasing one that is not held, change nothing. A new phase
+      is no change.
     support: full
 author:
   - sparkpair contributors

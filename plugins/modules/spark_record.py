@@ -5,7 +5,8 @@ DOCUMENTATION = r"""
 module: spark_record
 short_description: Append an entry to a rank's history
 description:
-  - The history is one JSON object per line and is never rewritten. The action adds who ran it, where and when.
+  - The history is one JSON object per line and is never rewritten. The action adds who ran it, where and when,
+    and the rank adds the id of the image that its engine runs.
 options:
   root:
     description: Directory of releases on the rank.
@@ -40,6 +41,10 @@ options:
   phases:
     description: Seconds after which each phase of the start was reached.
     type: dict
+  start_seconds:
+    description: Seconds that the start took until the pair served; 0 when nothing was started.
+    type: float
+    default: 0
   advisory:
     description: What the operator was told before the start.
     type: list

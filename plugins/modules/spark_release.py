@@ -3,13 +3,14 @@
 
 DOCUMENTATION = r"""
 module: spark_release
-short_description: Stage a release on a rank, switch to it, or prune
+short_description: Stage a release on a rank, prepare it, switch to it, or prune
 description:
   - With C(state=staged) the action renders the plan on the controller and ships all files of the rank in one call. The
     rank writes them beside the live release and moves the directory into place when it is whole.
-  - With C(state=current) the release gets its secrets for the coming start, then the link C(current) moves by rename.
-    With C(state=none) the link is removed.
-  - With C(state=pruned) every release is removed but C(keep) and the current one.
+  - With C(state=prepared) a release that is complete gets its secrets for the coming start, and the link that will
+    become C(current) lies ready. A release that is damaged or missing is refused.
+  - With C(state=current) the link C(current) moves by rename. With C(state=none) it is removed.
+  - With C(state=pruned) every release is removed but C(keep) and the current one, and so is what interrupted runs left.
 options:
   root:
     description: Directory of releases on the rank.
@@ -18,7 +19,7 @@ options:
   state:
     description: What is wanted.
     type: str
-    choices: [staged, current, none, pruned]
+    choices: [staged, prepared, current, none, pruned]
     default: staged
   plan:
     description: The plan that M(spark_plan) returned. Required with C(state=staged).
@@ -47,7 +48,7 @@ options:
     type: dict
     default: {}
   api_key_set:
-    description: Whether the release asks clients for the API key. Used with C(state=current).
+    description: Whether the release asks clients for the API key. Used with C(state=prepared).
     type: bool
     default: false
   keep_secrets:
@@ -72,7 +73,7 @@ attributes:
     support: full
   idempotent:
     description: A release that is there with the same content is left alone. Secrets are renewed with each
-      C(state=current) and do not count as a change.
+      C(state=prepared) and do not count as a change.
     support: full
 author:
   - sparkpair contributors
@@ -84,6 +85,11 @@ EXAMPLES = r"""
     plan: "{{ planned.plan }}"
     rank: "{{ spark_rank }}"
 
+- name: Prepare it, so that the switch is a rename
+  spark_release:
+    state: prepared
+    release: "{{ planned.plan.release }}"
+
 - name: Switch to it
   spark_release:
     state: current
@@ -92,8 +98,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 release:
-  description: Id of the staged release.
-  returned: state is staged
+  description: Id of the release.
+  returned: state is staged or prepared
   type: str
 damage:
   description: What was wrong with an older copy of the same release.
@@ -102,10 +108,15 @@ damage:
   elements: str
 before:
   description: Id that C(current) pointed to.
-  returned: state is current or none
+  returned: state is prepared, current or none
   type: str
 removed:
   description: Ids of the removed releases.
+  returned: state is pruned
+  type: list
+  elements: str
+leftovers:
+  description: Half-written directories and links of interrupted runs that were removed.
   returned: state is pruned
   type: list
   elements: str

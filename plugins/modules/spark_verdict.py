@@ -26,6 +26,11 @@ options:
     description: Return the joined states, by rank.
     type: bool
     default: false
+  keep:
+    description: How many accepted releases stay when the wanted one is accepted and older ones are pruned, beside it,
+      the one before it and the last stock release.
+    type: int
+    default: 0
 attributes:
   action:
     description: Runs as an action on the controller.
@@ -84,7 +89,21 @@ advisory:
   type: list
   elements: str
 fallback:
-  description: The plan of the release to return to (current, accepted and complete on every rank), or null.
+  description: The plan of the release to return to when the wanted one fails (accepted and complete on every rank,
+    the current one first), or null.
+  returned: always
+  type: dict
+notes:
+  description: What interrupted runs left, and in what the ranks' records differ. Needs states read with records.
+  returned: always
+  type: list
+  elements: str
+outlook:
+  description: How long the pair will not serve, judged by earlier starts.
+  returned: always
+  type: str
+keep:
+  description: Releases that pruning must leave, by rank. Needs states that were read with records.
   returned: always
   type: dict
 states:

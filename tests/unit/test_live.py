@@ -208,11 +208,6 @@ DIFFERENCES: list[tuple[str, Change, str]] = [
         f"release {RELEASE} is current and its directory is gone",
     ),
     (
-        "leftovers",
-        lambda s: s.update(leftovers=[".staging-a", ".replaced-b"]),
-        "an interrupted run left .staging-a, .replaced-b",
-    ),
-    (
         "no container",
         lambda s: s.update(containers=[]),
         f"sparkpair-engine of release {RELEASE} does not run; found no container",
@@ -293,11 +288,10 @@ def test_a_failing_probe_is_the_reason_when_all_else_is_right() -> None:
 def test_reasons_of_all_ranks_stand_in_their_order_and_the_probe_last() -> None:
     states = {
         0: state(current=None, responses=responses(models={"json": {}})),
-        1: state(leftovers=[".staging-a"], containers=[]),
+        1: state(containers=[]),
     }
     assert verdict(PLAN, states, NAMES).reasons == [
         "spark-0: current release is none",
-        "spark-1: an interrupted run left .staging-a",
         f"spark-1: sparkpair-engine of release {RELEASE} does not run; found no container",
         f"spark-0: models: serves [], wanted {PLAN['served_model_name']!r}",
     ]

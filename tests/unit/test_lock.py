@@ -56,6 +56,17 @@ def test_the_reason_to_keep_it_is_noted_by_its_run_only(tmp_path: Path) -> None:
     assert lock.read(tmp_path).text().endswith("; reason: both ranks are stopped")
 
 
+def test_the_phase_is_noted_by_its_run_only(tmp_path: Path) -> None:
+    lock.take(tmp_path, {**NOTE, "time": 1000.0})
+    lock.advance(tmp_path, "r1", "start")
+    assert (
+        lock.read(tmp_path, now=1001.0).text() == f"held for 1 s by op on laptop, deploy of {'a' * 12} in phase start"
+    )
+    with pytest.raises(lock.LockError, match="not this run's any more"):
+        lock.advance(tmp_path, "r2", "gates")
+    assert lock.read(tmp_path).holder["phase"] == "start"
+
+
 def test_nothing_is_given_back_where_nothing_is_held(tmp_path: Path) -> None:
     assert not lock.release(tmp_path, "r1")
     assert not lock.keep(tmp_path, "r1", "why")

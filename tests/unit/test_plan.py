@@ -466,7 +466,15 @@ def test_plan_is_plain_json_with_the_contract_keys() -> None:
     assert int(made["release"], 16) >= 0
     assert made["endpoint"] == "http://192.0.2.1:8888"
     assert made["ray"] == {"port": 6379, "object_store_bytes": 1073741824, "num_gpus": 1, "join_timeout": 600}
-    assert set(made["container"]) == {"gpus", "rdma", "shm_size", "stop_grace", "log_max_size", "log_max_files"}
+    assert set(made["container"]) == {
+        "gpus",
+        "rdma",
+        "shm_size",
+        "stop_grace",
+        "memory_share",
+        "log_max_size",
+        "log_max_files",
+    }
 
 
 def test_rank_differences_allow_what_belongs_to_a_rank() -> None:

@@ -44,6 +44,7 @@ def test_a_run_that_said_nothing_has_every_key() -> None:
         "ranks": [],
         "findings": [],
         "messages": [],
+        "files": [],
         "phases": [],
     }
 
@@ -182,3 +183,15 @@ def test_latest_is_never_missing_while_it_moves(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Path, "replace", replace)
     Report("deploy", started=LATER).write(tmp_path, failed=False)
     assert seen == ["20260301T120000Z", "20260301T120001Z"]
+
+
+def test_files_of_a_run_lie_beside_its_result_and_never_outside(tmp_path: Path) -> None:
+    report = Report("deploy", started=NOON)
+    report.merge({"files": {"diagnostics/spark-0/memory.txt": "MemFree"}})
+    path = report.write(tmp_path, failed=True)
+    assert (path.parent / "diagnostics/spark-0/memory.txt").read_text() == "MemFree"
+    assert json.loads(path.read_text())["files"] == ["diagnostics/spark-0/memory.txt"]
+    report.merge({"files": {"../../outside": "x"}})
+    with pytest.raises(ValueError, match="leaves the report"):
+        report.write(tmp_path, failed=True)
+    assert not (tmp_path / "outside").exists()

@@ -159,22 +159,3 @@ def test_a_ray_that_does_not_answer_is_an_error_with_its_last_line(root: Path) -
     failing = Completed(1, "", "Traceback (most recent call last):\nConnectionError: no running Ray instance\n")
     found = state.read(root, Docker({"sparkpair-engine": True}, failing), ray=True)
     assert found["ray"] == {"alive": [], "error": "ConnectionError: no running Ray instance"}
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
-
-
-def test_memory_is_read_in_kib(tmp_path: Path) -> None:
-    (tmp_path / "meminfo").write_text(
-        "MemTotal:       125533828 kB\nMemFree:        2048 kB\nMemAvailable:   110000000 kB\nSwapTotal:  7 kB\n"
-        "HugePages_Total:       0\n"
-    )
-    assert state._memory(tmp_path) == {"MemTotal": 125533828, "MemFree": 2048, "MemAvailable": 110000000}
-
-
-def test_memory_that_cannot_be_read_is_empty(tmp_path: Path) -> None:
-    assert state._memory(tmp_path) == {}
-    (tmp_path / "meminfo").write_text("MemTotal: much kB\n")
-    assert state._memory(tmp_path) == {}
-    (tmp_path / "meminfo").write_text("MemTotal:\n")
-    assert state._memory(tmp_path) == {}

@@ -428,6 +428,38 @@ def test_current_moves_by_rename_and_is_never_missing(store: Store, monkeypatch:
     assert sorted(p.name for p in store.root.iterdir()) == ["current", "releases"]
 
 
+def test_a_prepared_switch_is_one_rename_and_moves_nothing_before(store: Store) -> None:
+    store.switch(ID)
+    store.stage(OTHER, FILES)
+    store.prepare(OTHER)
+    assert store.current() == ID
+    assert store.leftovers() == [".current-next"]
+    with mock.patch.object(Path, "symlink_to", side_effect=OSError(errno.ENOSPC, "full")):
+        store.switch(OTHER)
+    assert store.current() == OTHER
+    assert store.leftovers() == []
+
+
+@pytest.mark.parametrize("spoil", ["file", "release"])
+def test_a_release_that_is_not_complete_cannot_be_prepared(store: Store, spoil: str) -> None:
+    store.prepare(ID)
+    if spoil == "file":
+        (store.path(ID) / ".env").write_text("A='2'\n")
+    else:
+        store.remove(ID)
+    with pytest.raises(StoreError, match=r"not complete: (\.env: content differs|it is missing)"):
+        store.prepare(ID)
+
+
+def test_what_interrupted_runs_left_is_cleared_and_releases_stay(store: Store) -> None:
+    (store.releases / f".staging-{OTHER}").mkdir()
+    store.prepare(ID)
+    assert store.clear() == [".current-next", f".staging-{OTHER}"]
+    assert store.leftovers() == []
+    assert store.ids() == [ID]
+    assert store.clear() == []
+
+
 def test_current_survives_a_leftover_of_an_interrupted_switch(store: Store) -> None:
     (store.root / ".current-next").symlink_to("releases/000000000000")
     store.switch(ID)

@@ -1,19 +1,23 @@
-"""Stop the engine of one rank, and watch one that starts."""
+"""Drain and stop the engine of one rank, wait for its memory, and watch one that starts."""
 
 from __future__ import annotations
 
 import http.client
+import re
 import time
 import urllib.error
 import urllib.request
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from . import containers, phases
+from .memory import kib
 from .runner import Clock, Runner, Sleep
 
 LAST_LINES = 25
+_REQUESTS = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 
 
 class EngineError(Exception):
@@ -54,6 +58,69 @@ def stop(runner: Runner, grace: int, *, dry: bool = False) -> Stopped:
     except containers.DockerError as error:
         raise EngineError(str(error)) from error
     return Stopped([{"name": c.name, "release": c.labels.get(containers.LABEL_RELEASE, "")} for c in found])
+
+
+@dataclass(frozen=True)
+class Drained:
+    """How a drain ended: requests that the engine still had (None: it did not say), and the seconds it took."""
+
+    requests: int | None
+    seconds: float
+
+
+def requests_in_engine(url: str, timeout: float = 3.0) -> int | None:
+    """Running and waiting requests from the engine's metrics at ``url``; None when it gives no answer."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=timeout) as answer:
+            text = answer.read().decode(errors="replace")
+        found = [float(value) for value in _REQUESTS.findall(text)]
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError):
+        return None
+    return int(sum(found)) if found else None
+
+
+def drain(url: str, timeout: float, *, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> Drained:
+    """Wait until the engine has no request, at most ``timeout`` seconds; an engine that is gone is drained."""
+    start = clock()
+    while True:
+        left = requests_in_engine(url)
+        spent = clock() - start
+        if not left or spent >= timeout:
+            return Drained(left, round(spent, 1))
+        sleep(min(1.0, max(0.1, timeout - spent)))
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How the wait for memory ended; ``free`` and ``wanted`` are bytes of MemFree."""
+
+    ok: bool
+    free: int
+    wanted: int
+    seconds: float
+
+
+def settle(
+    wanted: int,
+    timeout: float,
+    *,
+    meminfo: Path = Path("/proc/meminfo"),
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> Settled:
+    """Wait until ``wanted`` bytes are free, at most ``timeout`` seconds.
+
+    A stopped engine's unified memory comes back seconds to a minute after its container is gone, and vLLM refuses to
+    start in that window.
+    """
+    start = clock()
+    while True:
+        free = kib(meminfo).get("MemFree", 0) * 1024
+        spent = clock() - start
+        if free >= wanted or spent >= timeout:
+            return Settled(free >= wanted, free, wanted, round(spent, 1))
+        sleep(min(1.0, max(0.1, timeout - spent)))
 
 
 @dataclass(frozen=True)

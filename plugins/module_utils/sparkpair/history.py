@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 FILE = "history.jsonl"
 ACCEPTED = "accepted"
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -68,3 +69,48 @@ def accepted(entries: Sequence[dict[str, Any]], *, stock: bool | None = None) ->
         if stock is None or bool(entry.get("stock")) == stock:
             found.append(entry["release"])
     return found
+
+
+def interrupted(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The last entry when it tells of a run that never ended, else None."""
+    return entries[-1] if entries and entries[-1]["outcome"] == INTERRUPTED else None
+
+
+def disagreements(states: Mapping[int, Mapping[str, Any]], names: Mapping[int, str]) -> list[str]:
+    """In which the ranks' records differ, one sentence for each rank that lacks something; empty when they agree.
+
+    Args:
+        states: rank to the state of ``spark_state`` with records.
+        names: rank to the name to show.
+    """
+    known = {rank: {(e.get("run"), e["outcome"]) for e in state["history"]} for rank, state in states.items()}
+    every = set().union(*known.values()) if known else set()
+    found = []
+    for rank in sorted(states):
+        damaged = states[rank]["history_damaged"]
+        if damaged:
+            lines = ", ".join(str(number) for number in damaged)
+            found.append(f"{names[rank]}: line {lines} of {FILE} cannot be read and is passed over")
+        missing = sorted({str(run) for run, _ in every - known[rank]})
+        if missing:
+            found.append(
+                f"{names[rank]}: the record lacks {len(missing)} run(s) that another rank has "
+                f"({', '.join(missing[-3:])}); only a release that every rank accepted counts as accepted"
+            )
+    return found
+
+
+def start_seconds(entries: Sequence[Mapping[str, Any]]) -> list[float]:
+    """How long the recorded starts took until the pair served, in seconds, oldest first."""
+    found = [e.get("start_seconds") for e in entries]
+    return [float(seconds) for seconds in found if isinstance(seconds, int | float) and seconds > 0]
+
+
+def merged(states: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The runs of all ranks in order of time, each once, with the list ``ranks`` of those that hold it."""
+    runs: dict[tuple[str, str], dict[str, Any]] = {}
+    for rank, state in sorted(states.items()):
+        for entry in state["history"]:
+            key = (str(entry.get("run")), entry["outcome"])
+            runs.setdefault(key, {**entry, "ranks": []})["ranks"].append(rank)
+    return sorted(runs.values(), key=lambda entry: str(entry.get("time", "")))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import metrics
+from . import history, metrics
 from .containers import CONTAINER, LABEL_RELEASE
+
+RECENT_STARTS = 5
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,6 @@ def rank_reasons(name: str, state: Mapping[str, Any] | None, release: str) -> li
         reasons.append(f"{name}: release {release} is current and its directory is gone")
     if checked.get("id") == release and checked["exists"] and checked["damage"]:
         reasons.append(f"{name}: release {release} is damaged: {'; '.join(checked['damage'])}")
-    if state["leftovers"]:
-        reasons.append(f"{name}: an interrupted run left {', '.join(state['leftovers'])}")
     running = [c for c in state["containers"] if c["running"] and c["labels"].get(LABEL_RELEASE) == release]
     if not running:
         found = ", ".join(_container(c) for c in state["containers"]) or "no container"
@@ -112,6 +113,35 @@ def verdict(
     if not probe.serves:
         reasons.append(f"{names[0]}: {probe.reason}")
     return Verdict(not reasons, reasons, probe)
+
+
+def notes(states: Mapping[int, Mapping[str, Any] | None], names: Mapping[int, str]) -> list[str]:
+    """What an operator should know although it decides nothing: remains and records of runs that did not end well.
+
+    Args:
+        states: rank to the state of ``spark_state`` with records, or None for a rank that was not reached.
+        names: rank to the name to show.
+    """
+    known = {rank: state for rank, state in states.items() if state is not None}
+    found = []
+    for rank, state in sorted(known.items()):
+        if state["leftovers"]:
+            found.append(f"{names[rank]}: an interrupted run left {', '.join(state['leftovers'])}")
+        last = history.interrupted(state["history"])
+        if last:
+            what = f"{last.get('verb') or 'unknown verb'} of {last.get('release') or 'an unknown release'}"
+            phase = last.get("phase") or "unknown"
+            found.append(f"{names[rank]}: the last run ({last.get('run')}, {what}) was interrupted in phase {phase}")
+    return found + history.disagreements(known, names)
+
+
+def outlook(states: Mapping[int, Mapping[str, Any] | None]) -> str:
+    """How long the pair will not serve, judged by the starts in the head's record."""
+    earlier = history.start_seconds((states.get(0) or {}).get("history", []))[-RECENT_STARTS:]
+    if not earlier:
+        return "the engine is started anew; no earlier start is on record, so the time without service is not known"
+    middle = statistics.median(earlier)
+    return f"the engine is started anew; {len(earlier)} earlier start(s) took {middle:.0f} s (median) until it served"
 
 
 def named(plan: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]:

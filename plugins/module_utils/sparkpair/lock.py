@@ -1,4 +1,7 @@
-"""The rollout lock of one rank: a directory, so that taking it is atomic, with a note of who holds it and why."""
+"""The rollout lock of one rank: a directory, so that taking it is atomic, with a note of who holds it and why.
+
+The note is the run's journal as well: it names the phase that the run is in, and stays when the run is killed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ class Lock:
             return f"held for {age(self.age)} by a run that left no note"
         by = f"{self.holder.get('who', '?')} on {self.holder.get('controller', '?')}"
         why = f"; reason: {self.holder['reason']}" if self.holder.get("reason") else ""
-        what = f"{self.holder.get('verb', '?')} of {self.holder.get('release', '?')}"
+        phase = f" in phase {self.holder['phase']}" if self.holder.get("phase") else ""
+        what = f"{self.holder.get('verb', '?')} of {self.holder.get('release', '?')}{phase}"
         return f"held for {age(self.age)} by {by}, {what}{why}"
 
 
@@ -89,6 +93,14 @@ def keep(root: Path, run: str, reason: str) -> bool:
         return False
     _write(root, {**found.holder, "reason": reason})
     return True
+
+
+def advance(root: Path, run: str, phase: str) -> None:
+    """Note the phase that ``run`` enters, so that an interruption can be told from the note. Raises LockError."""
+    found = read(root)
+    if found.holder.get("run") != run:
+        raise LockError(f"the lock is not this run's any more: it is {found.text()}")
+    _write(root, {**found.holder, "phase": phase})
 
 
 def release(root: Path, run: str | None) -> bool:

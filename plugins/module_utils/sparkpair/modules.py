@@ -9,10 +9,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from . import engine, history, lock, probe, state, traffic
+from . import containers, diagnose, engine, history, lock, memory, probe, state, traffic
 from .runner import run
 from .store import File, Store, StoreError
 
+GIB = 1 << 30
 ROOT: dict[str, Any] = {"type": "path", "default": "/opt/sparkpair"}
 
 
@@ -43,20 +44,24 @@ def spark_release() -> None:
     module = AnsibleModule(
         argument_spec={
             "root": ROOT,
-            "state": {"choices": ["staged", "current", "none", "pruned"], "default": "staged"},
+            "state": {"choices": ["staged", "prepared", "current", "none", "pruned"], "default": "staged"},
             "release": {"type": "str"},
             "files": {"type": "list", "elements": "dict", "default": []},
             "secrets": {"type": "dict", "no_log": True, "default": {}},
             "keep_secrets": {"type": "list", "elements": "str", "no_log": False, "default": []},
             "keep": {"type": "list", "elements": "str", "default": []},
         },
-        required_if=[("state", "staged", ("release", "files")), ("state", "current", ("release",))],
+        required_if=[
+            ("state", "staged", ("release", "files")),
+            ("state", "prepared", ("release",)),
+            ("state", "current", ("release",)),
+        ],
         supports_check_mode=True,
     )
     store = Store(Path(module.params["root"]))
     try:
-        body = {"staged": _stage, "current": _switch, "none": _switch, "pruned": _prune}[module.params["state"]]
-        result = body(module, store)
+        bodies = {"staged": _stage, "prepared": _prepare, "current": _switch, "none": _switch, "pruned": _prune}
+        result = bodies[module.params["state"]](module, store)
     except StoreError as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)
@@ -102,42 +107,74 @@ def _diff(store: Store, release: str, file: File) -> dict[str, str]:
     }
 
 
+def _prepare(module: AnsibleModule, store: Store) -> dict[str, Any]:
+    release = module.params["release"]
+    if not module.check_mode:
+        store.prepare(release)
+        store.arm(release, module.params["secrets"], keep=module.params["keep_secrets"])
+    return {"changed": False, "release": release, "before": store.current()}
+
+
 def _switch(module: AnsibleModule, store: Store) -> dict[str, Any]:
     wanted = module.params["release"] if module.params["state"] == "current" else None
     before = store.current()
     if not module.check_mode:
-        if wanted is not None:
-            store.arm(wanted, module.params["secrets"], keep=module.params["keep_secrets"])
-        if before != wanted:
-            store.switch(wanted)
+        store.switch(wanted)
     return {"changed": before != wanted, "before": before, "current": wanted}
 
 
 def _prune(module: AnsibleModule, store: Store) -> dict[str, Any]:
     keep = {*module.params["keep"], store.current()}
     removed = [release for release in store.ids() if release not in keep]
+    leftovers = store.leftovers()
     if not module.check_mode:
         for release in removed:
             store.remove(release)
-    return {"changed": bool(removed), "removed": removed}
+        store.clear()
+    return {"changed": bool(removed or leftovers), "removed": removed, "leftovers": leftovers}
+
+
+def _settle(module: AnsibleModule) -> None:
+    params = module.params
+    total = memory.kib().get("MemTotal", 0) * 1024
+    wanted = int(params["free_gib"] * GIB) or memory.need(params["share"], total)
+    settled = engine.settle(wanted, 0.0 if module.check_mode else params["timeout"])
+    figures = {"free": settled.free, "wanted": settled.wanted, "seconds": settled.seconds}
+    if not settled.ok and not module.check_mode:
+        message = (
+            f"the memory did not settle: {settled.free / GIB:.1f} GiB of {total / GIB:.1f} GiB are free after "
+            f"{settled.seconds:.0f} s, wanted {wanted / GIB:.1f} GiB before the engine starts (settle_free_gib, "
+            "settle_timeout)"
+        )
+        module.fail_json(msg=message, **figures)
+    module.exit_json(changed=False, **figures)
 
 
 def spark_engine() -> None:
-    """Module ``spark_engine``: stop the engine of this rank, or watch one that starts."""
+    """Module ``spark_engine``: drain or stop the engine of this rank, wait for memory, or watch one that starts."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"choices": ["stopped", "watched"], "required": True},
+            "state": {"choices": ["drained", "stopped", "settled", "watched"], "required": True},
             "grace": {"type": "int", "default": 60},
+            "metrics_url": {"type": "str"},
+            "free_gib": {"type": "float", "default": 0.0},
+            "share": {"type": "float", "default": 0.0},
+            "timeout": {"type": "float", "default": 0.0},
             "release": {"type": "str"},
             "health_url": {"type": "str"},
             "cursor": {"type": "str", "default": ""},
             "phase": {"type": "str", "default": ""},
             "hold": {"type": "float", "default": 10.0},
         },
-        required_if=[("state", "watched", ("release",))],
+        required_if=[("state", "watched", ("release",)), ("state", "drained", ("metrics_url",))],
         supports_check_mode=True,
     )
     params = module.params
+    if params["state"] == "drained":
+        drained = engine.drain(params["metrics_url"], 0.0 if module.check_mode else params["timeout"])
+        module.exit_json(changed=False, requests=drained.requests, seconds=drained.seconds)
+    if params["state"] == "settled":
+        _settle(module)
     if params["state"] == "watched":
         seen = engine.watch(
             run,
@@ -175,6 +212,14 @@ def spark_traffic() -> None:
     module.exit_json(changed=False, responses=responses)
 
 
+def _running_image() -> str:
+    try:
+        running = [c.image_id for c in containers.find(run) if c.running]
+    except containers.DockerError:
+        return ""
+    return running[0] if running else ""
+
+
 def spark_record() -> None:
     """Module ``spark_record``: append an entry to this rank's history."""
     module = AnsibleModule(
@@ -183,10 +228,29 @@ def spark_record() -> None:
     if module.check_mode:
         module.exit_json(changed=True)
     try:
-        added = history.append(Path(module.params["root"]), module.params["entry"])
+        added = history.append(Path(module.params["root"]), module.params["entry"] | {"image_id": _running_image()})
     except OSError as error:
         module.fail_json(msg=f"the history cannot be written: {error}")
     module.exit_json(changed=added)
+
+
+def _remember_interruption(root: Path, found: lock.Lock, params: dict[str, Any]) -> None:
+    # A run that kept its lock with a reason has recorded its end; one that was killed has not.
+    if found.holder.get("reason"):
+        return
+    noted = {key: str(found.holder.get(key) or "") for key in ("run", "release", "verb", "phase", "who", "controller")}
+    history.append(
+        root,
+        {
+            **noted,
+            "schema": 1,
+            "run": noted["run"] or f"without-a-note-{int(time.time())}",
+            "outcome": history.INTERRUPTED,
+            "reason": params["reason"],
+            "released_by": f"{params['note'].get('who', '?')} on {params['note'].get('controller', '?')}",
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        },
+    )
 
 
 def spark_lock() -> None:
@@ -194,13 +258,18 @@ def spark_lock() -> None:
     module = AnsibleModule(
         argument_spec={
             "root": ROOT,
-            "state": {"choices": ["held", "kept", "released", "shown"], "required": True},
+            "state": {"choices": ["held", "advanced", "kept", "released", "shown"], "required": True},
             "run": {"type": "str"},
             "reason": {"type": "str", "default": ""},
             "force": {"type": "bool", "default": False},
+            "phase": {"type": "str", "default": ""},
             "note": {"type": "dict", "default": {}},
         },
-        required_if=[("state", "held", ("run",)), ("state", "kept", ("run", "reason"))],
+        required_if=[
+            ("state", "held", ("run",)),
+            ("state", "kept", ("run", "reason")),
+            ("state", "advanced", ("run", "phase")),
+        ],
         supports_check_mode=True,
     )
     params, root = module.params, Path(module.params["root"])
@@ -212,10 +281,25 @@ def spark_lock() -> None:
     try:
         if params["state"] == "held":
             changed = lock.take(root, {**params["note"], "run": params["run"], "time": time.time()})
+        elif params["state"] == "advanced":
+            lock.advance(root, params["run"], params["phase"])
+            changed = False
         elif params["state"] == "kept":
             changed = lock.keep(root, params["run"], params["reason"])
         else:
             changed = lock.release(root, None if params["force"] else params["run"])
-    except lock.LockError as error:
+            if changed and params["force"]:
+                _remember_interruption(root, found, params)
+    except (lock.LockError, OSError) as error:
         module.fail_json(msg=str(error), sparkpair_report={"outcome": "refused", "messages": [str(error)]})
     module.exit_json(changed=changed, held=lock.read(root).held, text=found.text(), holder=found.holder)
+
+
+def spark_diagnose() -> None:
+    """Module ``spark_diagnose``: collect what explains a failure on this rank."""
+    module = AnsibleModule(
+        argument_spec={"root": ROOT, "name": {"type": "str", "required": True}}, supports_check_mode=True
+    )
+    texts = diagnose.collect(Path(module.params["root"]), run)
+    files = {f"diagnostics/{module.params['name']}/{name}": text for name, text in texts.items()}
+    module.exit_json(changed=False, collected=sorted(texts), sparkpair_report={"files": files})

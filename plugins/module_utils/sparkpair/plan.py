@@ -838,6 +838,7 @@ def build_plan(
             "rdma": s.rdma,
             "shm_size": s.shm_size,
             "stop_grace": s.stop_grace,
+            "memory_share": s.gpu_mem_util if s.gpus == "all" else 0.0,
             "log_max_size": s.log_max_size,
             "log_max_files": s.log_max_files,
         },

@@ -38,15 +38,18 @@ class Report:
     messages: list[str] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     changed: bool = False
 
     def merge(self, fragment: Mapping[str, Any]) -> None:
-        """Add a fragment: lists grow (ranks are replaced), plan and other keys are overwritten."""
+        """Add a fragment: lists and files grow (ranks are replaced), plan and other keys are overwritten."""
         for key, value in fragment.items():
             if key == "plan":
                 self.plan |= {k: value[k] for k in PLAN_KEYS if k in value}
             elif key in {"gates", "findings", "messages"}:
                 getattr(self, key).extend(item for item in value if item not in getattr(self, key))
+            elif key == "files":
+                self.files |= value
             elif key == "ranks":
                 self.ranks = list(value)
             elif key == "outcome":
@@ -73,6 +76,7 @@ class Report:
             "ranks": self.ranks,
             "findings": self.findings,
             "messages": self.messages,
+            "files": sorted(self.files),
             "phases": [{"name": name, "seconds": round(seconds, 2)} for name, seconds in self.phases.items()],
             **self.extra,
         }
@@ -90,6 +94,12 @@ class Report:
             except FileExistsError:
                 count += 1
                 folder = base / f"{stamp}-{count}"
+        for name, text in self.files.items():
+            target = folder / name
+            if folder.resolve() not in target.resolve().parents:
+                raise ValueError(f"{name} leaves the report")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
         path = folder / "result.json"
         path.write_text(json.dumps(self.result(failed=failed), indent=1, ensure_ascii=False) + "\n")
         if not self.check_mode:

@@ -40,7 +40,7 @@ def _order(states: Mapping[int, Mapping[str, Any]], stock: bool | None) -> list[
 
 def _unusable(states: Mapping[int, Mapping[str, Any]], release: str) -> list[str]:
     return [
-        f"{state['hostname']}: {'; '.join(state['checks'][release]) or 'missing'}"
+        f"{state['hostname']}: {'; '.join(state['checks'].get(release, [])) or 'missing'}"
         for _, state in sorted(states.items())
         if release not in state["checks"] or state["checks"][release]
     ]
@@ -78,15 +78,40 @@ def choose(wanted: str, states: Mapping[int, Mapping[str, Any]]) -> Target:
     return Target(wanted, "an accepted release")
 
 
-def fallback(states: Mapping[int, Mapping[str, Any] | None]) -> str | None:
-    """The release to return to when the next one fails: current, accepted and complete on every rank; else None."""
+def fallback(states: Mapping[int, Mapping[str, Any] | None], wanted: str) -> str | None:
+    """The release to return to when ``wanted`` fails; None when there is none.
+
+    That is the current one when every rank accepted it, else the last that every rank accepted, complete on every rank.
+    ``wanted`` itself is no candidate: what just failed would fail again.
+    """
     if not states or any(state is None for state in states.values()):
         return None
     known = {rank: state for rank, state in states.items() if state is not None}
+    order = _order(known, stock=None)
     current = {state["current"] for state in known.values()}
-    if len(current) != 1:
-        return None
-    release = current.pop()
-    if release is None or release not in _order(known, stock=None) or _unusable(known, release):
-        return None
-    return str(release)
+    first = [release for release in order if current == {release}]
+    for release in [*first, *order]:
+        if release != wanted and not _unusable(known, release):
+            return release
+    return None
+
+
+def to_keep(
+    states: Mapping[int, Mapping[str, Any] | None], live: str, before: str | None, keep: int
+) -> dict[int, list[str]]:
+    """Releases that pruning must leave on each rank.
+
+    Args:
+        states: rank to the state of ``spark_state`` with records.
+        live: the release that was accepted just now.
+        before: the release that was live before it.
+        keep: how many further accepted releases stay.
+    """
+    kept: dict[int, list[str]] = {}
+    for rank, state in states.items():
+        if state is None:
+            continue
+        order = [r for r in accepted(state["history"]) if r not in {live, before}]
+        stock = accepted(state["history"], stock=True)[:1]
+        kept[rank] = sorted({live, *order[:keep], *stock, *([before] if before else [])})
+    return kept

@@ -23,6 +23,33 @@ def short_image(image: str | None) -> str | None:
     return f"{name}@{digest[:12]}" if digest else name
 
 
+def history_table(entries: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> list[str]:
+    """The table of ``history.yml``: one line for each run, the latest last."""
+    if not entries:
+        return ["no run is on record"]
+    rows = []
+    for entry in entries:
+        missing = [names[rank] for rank in sorted(names) if rank not in entry["ranks"]]
+        where = "all ranks" if not missing else f"not on {', '.join(missing)}"
+        passed = [gate for gate in entry.get("gates") or [] if gate["ok"] and not gate.get("skipped")]
+        start = entry.get("start_seconds")
+        rows.append(
+            (
+                entry.get("time"),
+                entry.get("verb"),
+                entry["outcome"],
+                entry["release"] or None,
+                entry.get("verify_tokens"),
+                f"{start:.0f} s" if start else None,
+                len(passed) or None,
+                entry.get("who"),
+                where,
+                entry.get("reason") or None,
+            )
+        )
+    return table(("time", "verb", "outcome", "release", "width", "start", "gates", "who", "record", "reason"), rows)
+
+
 def status_table(
     plan: Mapping[str, Any] | None,
     ranks: Sequence[Mapping[str, Any]],

@@ -387,13 +387,13 @@ IMAGE_FORM = Text(
     r"[a-z0-9][A-Za-z0-9_./:-]*(@sha256:[0-9a-f]{64})?", "an image reference, best pinned with @sha256: and 64 digits"
 )
 SIZE = Text(r"[1-9][0-9]{0,5}[kmg]", "a size such as 32g, 512m or 64k")
-SPECULATION, MODEL, SERVING, ENGINE, CONTAINER, GATES = (
+SPECULATION, MODEL, SERVING, ENGINE, CONTAINER, ROLLOUT = (
     "Width and speculation",
     "Model and image",
     "Serving",
     "Engine and cluster",
     "Container",
-    "Waits and gates",
+    "Rollout",
 )
 
 
@@ -635,21 +635,61 @@ class Settings(BaseModel):
         int,
         About(
             "READY_TIMEOUT",
-            GATES,
+            ROLLOUT,
             Whole(10, READY_TIMEOUT_MAX),
             "Seconds until a started engine must serve.",
             in_release=False,
         ),
     ] = 3600
+    drain_timeout: Annotated[
+        int,
+        About(
+            "DRAIN_TIMEOUT",
+            ROLLOUT,
+            Whole(0, 3600),
+            "Seconds that running requests get to end before the engine is stopped.",
+            in_release=False,
+        ),
+    ] = 30
+    settle_timeout: Annotated[
+        int,
+        About(
+            "SETTLE_TIMEOUT",
+            ROLLOUT,
+            Whole(0, 3600),
+            "Seconds that a stopped engine's memory gets to come back before the next one starts.",
+            in_release=False,
+        ),
+    ] = 180
+    settle_free_gib: Annotated[
+        int,
+        About(
+            "SETTLE_FREE_GIB",
+            ROLLOUT,
+            Whole(0, 4096),
+            "GiB that must be free (MemFree) before a start; 0 takes gpu_mem_util of the memory and 1.5 GiB more.",
+            in_release=False,
+        ),
+    ] = 0
+    keep_releases: Annotated[
+        int,
+        About(
+            "KEEP_RELEASES",
+            ROLLOUT,
+            Whole(0, 100),
+            "Accepted releases that stay on the ranks beside the current, the one before it and the last stock one.",
+            in_release=False,
+        ),
+    ] = 5
     spark_warmup: Annotated[
         bool,
-        About("GLM53_BOOT_SHAPE_WARMUP", GATES, Flag(), "Run the shape warm-up after a start.", in_release=False),
+        About("GLM53_BOOT_SHAPE_WARMUP", ROLLOUT, Flag(), "Run the shape warm-up after a start.", in_release=False),
     ] = True
     spark_warmup_timeout: Annotated[
         int,
         About(
             "GLM53_WARMUP_REQ_TIMEOUT",
-            GATES,
+            ROLLOUT,
             Whole(1, 86400),
             "Seconds that one warm-up request may take.",
             in_release=False,

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import containers, history
+from . import containers, history, memory
 from .runner import Runner
 from .store import Store
 
@@ -18,19 +18,6 @@ import json, os, ray
 ray.init(address="auto", logging_level="ERROR", log_to_driver=False, namespace="sparkpair-state")
 print("RAY_NODES " + json.dumps(sorted(n["NodeManagerAddress"] for n in ray.nodes() if n["Alive"])))
 """
-
-
-def _memory(proc: Path) -> dict[str, int]:
-    """MemTotal, MemFree and MemAvailable in KiB, as /proc/meminfo gives them; {} when it cannot be read."""
-    values = {}
-    try:
-        for line in (proc / "meminfo").read_text().splitlines():
-            key, _, rest = line.partition(":")
-            if key in {"MemTotal", "MemFree", "MemAvailable"}:
-                values[key] = int(rest.split()[0])
-    except (OSError, ValueError, IndexError):
-        return {}
-    return values
 
 
 def ray_nodes(runner: Runner, container: containers.Container) -> dict[str, Any]:
@@ -77,7 +64,7 @@ def read(
     state: dict[str, Any] = {
         "hostname": socket.gethostname(),
         "time": time.time(),
-        "memory": _memory(Path("/proc")),
+        "memory": memory.kib(),
         "current": current,
         "releases": store.ids(),
         "leftovers": store.leftovers(),

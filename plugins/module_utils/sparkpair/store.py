@@ -68,6 +68,7 @@ class Store:
         self.root = root
         self.releases = root / "releases"
         self.link = root / "current"
+        self._next = root / ".current-next"
 
     def path(self, release: str) -> Path:
         """Directory of a release; raises StoreError for anything that is not an id of ours."""
@@ -196,18 +197,34 @@ class Store:
             shutil.rmtree(fresh, ignore_errors=True)
             raise StoreError(f"cannot write the secrets of release {release}: {error}") from error
 
+    def prepare(self, release: str) -> None:
+        """Have everything on disk that ``switch`` needs, so that only a rename is left. Raises StoreError.
+
+        A release that is not complete is refused here, while the old one still serves.
+        """
+        check = self.check(release)
+        if not check.complete:
+            raise StoreError(f"release {release} is not complete: {'; '.join(check.damage) or 'it is missing'}")
+        try:
+            self._next.unlink(missing_ok=True)
+            self._next.symlink_to(Path("releases") / release)
+            _sync(self.root)
+        except OSError as error:
+            raise StoreError(f"cannot prepare {self.link}: {error}") from error
+
     def switch(self, release: str | None) -> None:
         """Point ``current`` at a release by rename, or remove the link with None. Raises StoreError."""
         if release is not None and not self.path(release).is_dir():
             raise StoreError(f"release {release} is not on this rank, so 'current' stays as it is")
-        fresh = self.root / ".current-next"
         try:
             if release is None:
+                self._next.unlink(missing_ok=True)
                 self.link.unlink(missing_ok=True)
                 return
-            fresh.unlink(missing_ok=True)
-            fresh.symlink_to(Path("releases") / release)
-            fresh.rename(self.link)
+            if not self._next.is_symlink() or self._next.readlink().name != release:
+                self._next.unlink(missing_ok=True)
+                self._next.symlink_to(Path("releases") / release)
+            self._next.rename(self.link)
             _sync(self.root)
         except OSError as error:
             raise StoreError(f"cannot move {self.link}: {error}") from error
@@ -222,10 +239,24 @@ class Store:
             raise StoreError(f"cannot remove release {release}: {error}") from error
 
     def leftovers(self) -> list[str]:
-        """Names of half-written directories that an interrupted run left behind."""
+        """Names of what an interrupted run left behind: half-written directories, and a link that was not moved."""
+        found = [p.name for p in self._half_written()]
+        return sorted([*found, self._next.name] if self._next.is_symlink() else found)
+
+    def clear(self) -> list[str]:
+        """Remove the leftovers and return their names; only for a run that holds the lock. Raises StoreError."""
+        found = self.leftovers()
+        try:
+            for path in [*self._half_written(), self._next]:
+                _remove(path)
+        except OSError as error:
+            raise StoreError(f"cannot remove what an interrupted run left: {error}") from error
+        return found
+
+    def _half_written(self) -> list[Path]:
         if not self.releases.is_dir():
             return []
-        return sorted(p.name for p in self.releases.iterdir() if p.name.startswith((".staging-", ".replaced-")))
+        return [p for p in self.releases.iterdir() if p.name.startswith((".staging-", ".replaced-"))]
 
 
 def _read_listing(path: Path) -> dict[str, dict[str, Any]]:

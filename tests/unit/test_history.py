@@ -1,0 +1,192 @@
+"""Records of the ranks: appended, joined, compared; and where a rollback or a return goes by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sparkpair import history, live, rollback
+from sparkpair.screen import history_table
+
+A, B, C, D = (letter * 12 for letter in "abcd")
+NAMES = {0: "spark-0", 1: "spark-1"}
+
+
+def entry(release: str, outcome: str = "accepted", **more: Any) -> dict[str, Any]:
+    """One line of a record."""
+    return {"run": f"run-{release}-{outcome}", "release": release, "outcome": outcome, "stock": False, **more}
+
+
+def state(*entries: dict[str, Any], current: str | None = None, **more: Any) -> dict[str, Any]:
+    """State of a rank that holds every release of its record, complete."""
+    return {
+        "hostname": "spark",
+        "history": list(entries),
+        "history_damaged": [],
+        "leftovers": [],
+        "current": current,
+        "checks": {e["release"]: [] for e in entries if e["release"]},
+        **more,
+    }
+
+
+def pair(*entries: dict[str, Any], current: str | None = None) -> dict[int, Any]:
+    """Two ranks with the same record."""
+    return {0: state(*entries, current=current), 1: state(*entries, current=current)}
+
+
+# --- appending -------------------------------------------------------------------------------------------------------
+
+
+def test_entries_are_appended_and_never_twice(tmp_path: Path) -> None:
+    assert history.append(tmp_path, entry(A))
+    assert history.append(tmp_path, entry(A, "rolled_back"))
+    assert not history.append(tmp_path, entry(A))
+    assert [e["outcome"] for e in history.read(tmp_path).entries] == ["accepted", "rolled_back"]
+
+
+def test_a_line_cut_by_a_crash_spoils_no_other(tmp_path: Path) -> None:
+    history.append(tmp_path, entry(A))
+    with (tmp_path / history.FILE).open("a") as stream:
+        stream.write('{"run": "cut')
+    history.append(tmp_path, entry(B))
+    found = history.read(tmp_path)
+    assert [e["release"] for e in found.entries] == [A, B]
+    assert found.damaged == [2]
+
+
+# --- records that differ ---------------------------------------------------------------------------------------------
+
+
+def test_equal_records_have_nothing_to_say() -> None:
+    assert history.disagreements(pair(entry(A), entry(B)), NAMES) == []
+
+
+def test_a_rank_that_was_offline_is_named_with_what_it_lacks() -> None:
+    states = {0: state(entry(A), entry(B)), 1: state(entry(A))}
+    (text,) = history.disagreements(states, NAMES)
+    assert text.startswith(f"spark-1: the record lacks 1 run(s) that another rank has (run-{B}-accepted)")
+
+
+def test_a_damaged_line_is_named() -> None:
+    states = {0: state(entry(A)), 1: state(entry(A), history_damaged=[3, 7])}
+    assert history.disagreements(states, NAMES) == [
+        "spark-1: line 3, 7 of history.jsonl cannot be read and is passed over"
+    ]
+
+
+def test_a_run_is_shown_once_with_the_ranks_that_hold_it() -> None:
+    late, early = entry(B, time="2026-03-02T00:00:00Z"), entry(A, time="2026-03-01T00:00:00Z")
+    found = history.merged({0: state(late, early), 1: state(early)})
+    assert [(e["release"], e["ranks"]) for e in found] == [(A, [0, 1]), (B, [0])]
+    shown = history_table(found, NAMES)
+    assert "all ranks" in shown[1]
+    assert "not on spark-1" in shown[2]
+    assert history_table([], NAMES) == ["no run is on record"]
+
+
+# --- what the next run is told ---------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_run_is_told_until_another_one_ended() -> None:
+    killed = entry(B, "interrupted", verb="deploy", phase="start")
+    (text, _) = live.notes(pair(entry(A), killed), NAMES)
+    assert text == f"spark-0: the last run (run-{B}-interrupted, deploy of {B}) was interrupted in phase start"
+    assert live.notes(pair(entry(A), killed, entry(C)), NAMES) == []
+
+
+def test_leftovers_are_named() -> None:
+    states = pair(entry(A))
+    states[1]["leftovers"] = [".staging-x"]
+    assert live.notes(states, NAMES) == ["spark-1: an interrupted run left .staging-x"]
+
+
+def test_the_outlook_is_the_median_of_the_last_starts() -> None:
+    starts = [entry(A, start_seconds=s) for s in (900, 10, 40, 20, 50, 30)]
+    assert "5 earlier start(s) took 30 s" in live.outlook({0: state(*starts)})
+    assert "not known" in live.outlook({0: state(entry(A), entry(B, start_seconds=0))})
+    assert "not known" in live.outlook({0: None})
+
+
+# --- where a return goes ---------------------------------------------------------------------------------------------
+
+
+def test_a_return_goes_to_the_current_release_when_it_was_accepted() -> None:
+    assert rollback.fallback(pair(entry(A), entry(B), entry(A), current=B), C) == B
+
+
+def test_a_return_passes_over_a_current_release_that_was_never_accepted() -> None:
+    assert rollback.fallback(pair(entry(A), entry(B, "rolled_back"), current=B), C) == A
+
+
+def test_a_return_works_although_an_interrupted_switch_left_two_currents() -> None:
+    states = pair(entry(A), entry(B), current=A)
+    states[1]["current"] = C
+    assert rollback.fallback(states, C) == B
+
+
+def test_a_release_that_just_failed_is_not_tried_again() -> None:
+    assert rollback.fallback(pair(entry(A), entry(B), current=B), B) == A
+    assert rollback.fallback(pair(entry(B), current=B), B) is None
+
+
+def test_a_release_that_one_rank_did_not_accept_is_no_way_back() -> None:
+    states = {0: state(entry(A), entry(B), current=B), 1: state(entry(A), current=B)}
+    assert rollback.fallback(states, C) == A
+
+
+@pytest.mark.parametrize("damage", [["x: missing"], None], ids=["damaged", "gone"])
+def test_a_release_that_is_not_complete_on_every_rank_is_no_way_back(damage: list[str] | None) -> None:
+    states = pair(entry(A), entry(B), current=B)
+    if damage:
+        states[1]["checks"][B] = damage
+    else:
+        del states[1]["checks"][B]
+    assert rollback.fallback(states, C) == A
+
+
+def test_there_is_no_way_back_while_a_rank_is_not_reached() -> None:
+    assert rollback.fallback({**pair(entry(A), current=A), 1: None}, C) is None
+    assert rollback.fallback({}, C) is None
+
+
+# --- where a rollback goes -------------------------------------------------------------------------------------------
+
+
+def test_rollback_goes_to_the_last_accepted_stock_release() -> None:
+    states = pair(entry(A, stock=True), entry(B, stock=True), entry(C), current=C)
+    assert rollback.choose("stock", states).release == B
+    states[1]["checks"][B] = ["compose.yaml: missing"]
+    assert rollback.choose("stock", states).release == A
+
+
+def test_rollback_plans_stock_anew_where_none_was_accepted() -> None:
+    assert rollback.choose("stock", pair(entry(A), current=A)).release is None
+
+
+def test_rollback_to_previous_is_the_accepted_release_before_the_current() -> None:
+    assert rollback.choose("previous", pair(entry(A), entry(B), entry(C), current=C)).release == B
+    with pytest.raises(rollback.RollbackError, match="no release but"):
+        rollback.choose("previous", pair(entry(A), current=A))
+
+
+def test_rollback_to_a_release_that_is_damaged_or_was_never_accepted_is_refused() -> None:
+    states = pair(entry(A), entry(B, "rolled_back"), current=A)
+    assert rollback.choose(A, states).release == A
+    with pytest.raises(rollback.RollbackError, match="was not accepted on every rank; accepted: a"):
+        rollback.choose(B, states)
+    states[1]["checks"][A] = [".env: missing"]
+    with pytest.raises(rollback.RollbackError, match=r"cannot be used: spark: \.env: missing"):
+        rollback.choose(A, states)
+
+
+# --- what pruning leaves ---------------------------------------------------------------------------------------------
+
+
+def test_pruning_keeps_the_live_the_one_before_some_accepted_and_the_last_stock() -> None:
+    states = pair(entry(A, stock=True), entry(B), entry(C), entry(D, "rolled_back"), current=C)
+    live_now, before = "e" * 12, C
+    assert rollback.to_keep(states, live_now, before, 0)[0] == sorted([A, C, live_now])
+    assert rollback.to_keep(states, live_now, before, 1)[1] == sorted([A, B, C, live_now])
+    assert D not in rollback.to_keep(states, live_now, None, 9)[0]
