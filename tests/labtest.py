@@ -52,16 +52,25 @@ def tree(spark: Any) -> str:
 
 @pytest.fixture
 def verb(tmp_path: Path) -> Callable[..., Run]:
-    """Run ``ansible-playbook playbooks/<verb>.yml`` on the lab with further arguments and environment."""
+    """Run ``ansible-playbook playbooks/<verb>.yml`` on the lab with further arguments and environment.
 
-    def run(name: str, *args: str, **environment: str) -> Run:
+    ``then`` is called with the process when a line of its screen contains ``at`` for the first time.
+    """
+
+    def run(
+        name: str,
+        *args: str,
+        at: str = "",
+        then: Callable[[subprocess.Popen[str]], object] | None = None,
+        **environment: str,
+    ) -> Run:
         count = tmp_path / "ssh.log"
         count.unlink(missing_ok=True)
         wrapper = tmp_path / "ssh"
         wrapper.write_text(f'#!/bin/sh\necho "$*" >> {count}\nexec ssh "$@"\n')
         wrapper.chmod(0o755)
         reports = tmp_path / "reports"
-        done = subprocess.run(
+        process = subprocess.Popen(
             [
                 str(Path(sys.executable).parent / "ansible-playbook"),
                 "-i",
@@ -75,19 +84,29 @@ def verb(tmp_path: Path) -> Callable[..., Run]:
                 "ANSIBLE_SSH_EXECUTABLE": str(wrapper),
                 "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
                 "SPARKPAIR_REPORTS": str(reports),
+                "PYTHONUNBUFFERED": "1",
                 **environment,
             },
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            check=False,
+            start_new_session=True,
         )
+        assert process.stdout
+        screen = []
+        for line in process.stdout:
+            screen.append(line)
+            if then and at in line:
+                then(process)
+                then = None
+        code = process.wait()
         latest = sorted((reports / name).glob("2*/result.json"))
         lines = count.read_text().splitlines() if count.exists() else []
         hosts = [f"spark-{rank}" for rank in range(2)]
         addresses = dict(zip(hosts, ("10.213.77.10", "10.213.77.11"), strict=True))
         return Run(
-            done.returncode,
-            done.stdout + done.stderr,
+            code,
+            "".join(screen),
             json.loads(latest[-1].read_text()) if latest else {},
             {h: sum(1 for line in lines if f" {a} " in f" {line} ") for h, a in addresses.items()},
         )

@@ -17,6 +17,8 @@ from sparkpair.plan import RANK_VARIABLES
 from sparkpair.report import Report
 from sparkpair.settings import ABOUT, NAME_OF_KEY
 
+from tests.fault_matrix import FAULTS, PHASES
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "inventories" / "example"
@@ -66,6 +68,13 @@ def code(cell: str) -> str:
 def test_the_verbs_table_names_every_playbook_and_no_other() -> None:
     documented = [code(row[0]) for row in rows(section(README, "Verbs"), 4)]
     assert sorted(documented) == sorted(p.name for p in (ROOT / "playbooks").glob("*.yml"))
+
+
+def test_the_fault_matrix_shows_every_row_that_is_injected() -> None:
+    shown = [tuple(row) for row in rows(section(README, "Fault matrix"), 4)]
+    assert shown == [(f.name, f.phase, f.what, f.end) for f in FAULTS]
+    assert {f.phase for f in FAULTS} <= set(PHASES)
+    assert len({f.name for f in FAULTS}) == len(FAULTS) >= 30
 
 
 def test_the_settings_table_agrees_with_the_generated_page() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import history, parity
-from .live import rank_reasons
+from .live import named, rank_reasons
 
 
 def _accepted(state: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -48,5 +48,5 @@ def drift(states: Mapping[int, Mapping[str, Any] | None], names: Mapping[int, st
     entry = _accepted(head) if head else None
     plan = head["plans"].get(entry["release"]) if head and entry else None
     if plan and len(known) == len(names):
-        found += [text for text in parity.differences(plan, known) if text not in found]
+        found += [text for text in parity.differences(named(plan, names), known) if text not in found]
     return found

@@ -74,7 +74,8 @@ class Wait:
                 return self._end(start, failure, watch["lines"], reached)
             ready = watch["state"] == "ready"
             self.tell({"ready": ready, "serves": self.serves, "failed": ""})
-            if ready and (self.serves or self._head_serves()):
+            # A head that serves has its workers; with executor mp a worker's own log never says that it joined.
+            if ready if self.serves else self._head_serves():
                 return Outcome(True, "", round(now - start, 1), watch["lines"], reached)
 
     def _failure(self, watch: Mapping[str, Any], start: float, now: float, grown: float) -> str:

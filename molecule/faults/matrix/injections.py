@@ -1,0 +1,361 @@
+"""How each row of the matrix is injected: name of the fault to a function that breaks, runs, and mends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+
+from bench import OLD, ROOT, STANDIN, Bench, Process, interrupt, kill, new
+from sparklab import layout
+
+from tests.labtest import Run
+from tests.standin import image as standin
+
+Injection = Callable[[Bench], Run]
+INJECTIONS: dict[str, Injection] = {}
+STAGED = "Take the lock and have everything ready"
+TAKEN = "TASK [spark_lock : Bring the head's lock"
+STAGING = "TASK [spark_rollout : Stage while the old pair serves]"
+STARTED = "exec vllm serve"
+WARM = "gate 8/"
+
+
+def injects(name: str) -> Callable[[Injection], Injection]:
+    """Register a function for a row."""
+
+    def register(function: Injection) -> Injection:
+        INJECTIONS[name] = function
+        return function
+
+    return register
+
+
+def simple(name: str, *args: str) -> None:
+    """A row that needs nothing but arguments."""
+    INJECTIONS[name] = lambda bench: bench.deploy(*args)
+
+
+for _name, _fault in (
+    ("nothing to return to", "garbage"),
+    ("engine exits", "exits"),
+    ("fatal log line", "fatal_line"),
+    ("healthy without tokens", "no_tokens"),
+    ("garbage", "garbage"),
+    ("wrong served name", "wrong_name"),
+    ("wrong width", "short_width"),
+    ("drafts never accepted", "never_accepted"),
+    ("broken grammar", "broken_grammar"),
+    ("engine dies in the warm-up", "dies_in_warmup"),
+):
+    simple(_name, *new(_fault))
+simple("bad setting", *OLD, "-e", "verify_tokens=8")
+simple("never healthy", *new("unhealthy", "-e", "ready_timeout=10"))
+simple("memory never settles", *new("", "-e", "settle_free_gib=4000", "-e", "settle_timeout=2"))
+
+
+# --- before the stop -------------------------------------------------------------------------------------------------
+
+
+def _cut_at(bench: Bench, marker: str, *args: str) -> Run:
+    try:
+        return bench.deploy(*args, at=marker, then=lambda _: bench.cut(1))
+    finally:
+        bench.mend(1)
+
+
+@injects("worker unreachable at first")
+def _(bench: Bench) -> Run:
+    return _cut_at(bench, "PLAY [", *new())
+
+
+@injects("worker unreachable while staging")
+def _(bench: Bench) -> Run:
+    return _cut_at(bench, STAGING, *new())
+
+
+@injects("worker unreachable at the lock")
+def _(bench: Bench) -> Run:
+    return _cut_at(bench, TAKEN, *new())
+
+
+@injects("login banner")
+def _(bench: Bench) -> Run:
+    files = "~spark/.bashrc ~spark/.profile ~root/.bashrc"
+    banner = f"echo 'echo Welcome to Spark 1, {{unit: 7}}; echo warning >&2' | tee -a {files}"
+    keep, back = "cp -p ~spark/.bashrc ~spark/.profile /tmp/", "cp -p /tmp/.bashrc /tmp/.profile ~spark/"
+    with bench.changed(
+        1, f"{keep} && cp -p ~root/.bashrc /tmp/root && {banner}", f"{back} && cp -p /tmp/root ~root/.bashrc"
+    ):
+        return bench.deploy(*OLD)
+
+
+@injects("history damaged")
+def _(bench: Bench) -> Run:
+    bench.sudo(1, f'echo \'{{"run": "cut\' >> {ROOT}/history.jsonl')
+    return bench.deploy(*OLD)
+
+
+@injects("clock an hour ahead")
+def _(bench: Bench) -> Run:
+    # The clock of a container is its host's, so the hour is added where Python reads it.
+    where = "/usr/lib/python3/dist-packages/sitecustomize.py"
+    ahead = "import time; _now = time.time; time.time = lambda: _now() + 3600"
+    with bench.changed(1, f"echo '{ahead}' > {where}", f"rm {where}"):
+        return bench.deploy(*new())
+
+
+@injects("port taken")
+def _(bench: Bench) -> Run:
+    listen = "systemd-run --unit=squatter --quiet python3 -m http.server 8899"
+    with bench.changed(0, listen, "systemctl stop squatter"):
+        return bench.deploy(*new("", "-e", "port=8899"))
+
+
+@injects("image differs")
+def _(bench: Bench) -> Run:
+    tag = "sparkpair-lab/standin:differs"
+    bench.load(0, tag)
+    bench.load(1, tag, {"opt/standin/note": b"other bytes"})
+    return bench.deploy(*new("", "-e", f"image={tag}"))
+
+
+@injects("image missing")
+def _(bench: Bench) -> Run:
+    tag = "sparkpair-lab/standin:head-only"
+    bench.load(0, tag)
+    return bench.deploy(*new("", "-e", f"image={tag}"))
+
+
+@injects("weights missing")
+def _(bench: Bench) -> Run:
+    hub = f"/home/{layout.USER}/.cache/huggingface/hub"
+    away = f"for m in {hub}/models--*; do mv $m/snapshots $m/away; done"
+    back = f"for m in {hub}/models--*; do mv $m/away $m/snapshots; done"
+    with bench.changed(1, away, back):
+        return bench.deploy(*new())
+
+
+@injects("disk full")
+def _(bench: Bench) -> Run:
+    # The releases move to a file system of their own, with no more room than they take.
+    move = (
+        f"cd {ROOT} && mv releases releases.kept && mkdir releases && mount -t tmpfs -o size=64m tmpfs releases && "
+        "cp -a releases.kept/. releases/ && (dd if=/dev/zero of=releases/filler bs=4k 2>/dev/null; true)"
+    )
+    back = f"cd {ROOT} && umount releases && rmdir releases && mv releases.kept releases"
+    with bench.changed(1, move, back):
+        return bench.deploy(*new())
+
+
+@injects("controller killed while staging")
+def _(bench: Bench) -> Run:
+    return bench.deploy(*new(), at="TASK [spark_release : Stage the release]", then=kill)
+
+
+def _spoil_staged(bench: Bench, command: str, *args: str) -> Run:
+    """Run a command in the new release's directory on the worker when the lock is taken."""
+    old = bench.current(1)
+
+    def spoil(_: Process) -> None:
+        fresh = bench.sudo(1, f"ls -t {ROOT}/releases | grep -v {old} | head -1").strip()
+        bench.sudo(1, f"cd {ROOT}/releases/{fresh} && {command}")
+
+    for rank in (0, 1):
+        bench.sudo(rank, f"cd {ROOT}/releases && ls | grep -v {old} | xargs -r rm -rf")
+    return bench.deploy(*args, at=TAKEN, then=spoil)
+
+
+@injects("overlay byte flipped")
+def _(bench: Bench) -> Run:
+    flip = "f=$(find overlays -name '*.py' | head -1) && printf '#' | dd of=$f bs=1 seek=100 conv=notrunc 2>/dev/null"
+    return _spoil_staged(bench, flip, *new("", "-e", "verify_tokens=3"))
+
+
+@injects("release file truncated")
+def _(bench: Bench) -> Run:
+    return _spoil_staged(bench, "truncate -s 40 compose.yaml", *new())
+
+
+@injects("release directory removed")
+def _(bench: Bench) -> Run:
+    return _spoil_staged(bench, "rm -rf $PWD", *new())
+
+
+def _locked(bench: Bench, ranks: tuple[int, ...], note: dict[str, object] | None) -> Run:
+    for rank in ranks:
+        write = f"echo '{json.dumps(note)}' > {ROOT}/lock/holder.json" if note else "true"
+        bench.sudo(rank, f"mkdir {ROOT}/lock && {write}")
+    try:
+        run = bench.deploy(*new())
+        assert [bool(bench.sudo(r, f"ls -d {ROOT}/lock || true")) for r in (0, 1)] == [r in ranks for r in (0, 1)]
+        return run
+    finally:
+        for rank in ranks:
+            bench.sudo(rank, f"rm -rf {ROOT}/lock")
+
+
+@injects("lock held")
+def _(bench: Bench) -> Run:
+    note = {"run": "another", "who": "eve", "controller": "laptop", "verb": "deploy", "time": time.time()}
+    return _locked(bench, (0, 1), note)
+
+
+@injects("lock stale")
+def _(bench: Bench) -> Run:
+    note = {"run": "old", "who": "eve", "controller": "laptop", "verb": "deploy", "time": time.time() - 3 * 86_400}
+    return _locked(bench, (0, 1), note)
+
+
+@injects("lock half taken")
+def _(bench: Bench) -> Run:
+    return _locked(bench, (1,), None)
+
+
+@injects("two controllers")
+def _(bench: Bench) -> Run:
+    """The first one holds the lock while it starts a slow engine; the second one is the row's run."""
+    second: list[Run] = []
+    first = bench.deploy(
+        *new("slow"), at=STARTED, then=lambda _: second.append(bench.verb("deploy", *new("", "-e", "port=8890")))
+    )
+    assert first.code == 0, first.screen
+    assert bench.current(0) == bench.current(1) == first.result["release"]
+    back = bench.verb("deploy", *OLD)
+    assert back.code == 0, back.screen
+    return second[0]
+
+
+def _rollback(bench: Bench, do: str, undo: str) -> Run:
+    old = bench.current(1)
+    with bench.changed(1, do.format(f"{ROOT}/releases/{old}"), undo.format(f"{ROOT}/releases/{old}")):
+        return bench.verb("rollback", "-e", f"release={old}")
+
+
+@injects("rollback target missing")
+def _(bench: Bench) -> Run:
+    return _rollback(bench, "mv {0} /root/away", "mv /root/away {0}")
+
+
+@injects("rollback target damaged")
+def _(bench: Bench) -> Run:
+    return _rollback(bench, "chmod 0600 {0}/compose.yaml", "chmod 0644 {0}/compose.yaml")
+
+
+# --- after the stop --------------------------------------------------------------------------------------------------
+
+
+@injects("controller killed at the stop")
+def _(bench: Bench) -> Run:
+    return bench.deploy(*new(), at="TASK [spark_rollout : Drain the old engine]", then=kill)
+
+
+@injects("controller killed while it starts")
+def _(bench: Bench) -> Run:
+    return bench.deploy(*new(), at="TASK [spark_engine : Start the head's engine]", then=kill)
+
+
+@injects("Ctrl-C in the gates")
+def _(bench: Bench) -> Run:
+    return bench.deploy(*new(), at=WARM, then=interrupt)
+
+
+@injects("controller killed between the commits")
+def _(bench: Bench) -> Run:
+    old = bench.current(1)
+
+    def between(process: Process) -> None:
+        for _ in range(100):
+            if bench.current(0) != old:
+                break
+            time.sleep(0.05)
+        kill(process)
+        # Both ranks move within milliseconds of each other; the worker is put back to where it was before its own.
+        bench.sudo(1, f"cd {ROOT} && ln -sfn releases/{old} current")
+
+    run = bench.deploy(*new(), at="TASK [spark_release : Point current at the release]", then=between)
+    assert bench.current(0) != bench.current(1) == old
+    return run
+
+
+@injects("one rank cannot switch")
+def _(bench: Bench) -> Run:
+    old = bench.current(0)
+    block = f"cd {ROOT} && rm current && mkdir current && touch current/in-the-way"
+    try:
+        run = bench.deploy(*new(), at="TASK [spark_rollout : Enter phase switch]", then=lambda _: bench.sudo(1, block))
+        assert bench.current(0) == old
+        return run
+    finally:
+        bench.sudo(1, f"rm -rf {ROOT}/current")
+
+
+def _kill_engine(bench: Bench, rank: int) -> Callable[[Process], object]:
+    return lambda _: bench.sudo(rank, "docker kill sparkpair-engine")
+
+
+@injects("worker killed while it starts")
+def _(bench: Bench) -> Run:
+    return bench.deploy(*new("slow", executor="ray"), at=STARTED, then=_kill_engine(bench, 1))
+
+
+@injects("head killed while it starts")
+def _(bench: Bench) -> Run:
+    return bench.deploy(*new("slow", executor="ray"), at=STARTED, then=_kill_engine(bench, 0))
+
+
+@injects("worker killed in the warm-up")
+def _(bench: Bench) -> Run:
+    return bench.deploy(*new(), at=WARM, then=_kill_engine(bench, 1))
+
+
+@injects("head killed in the warm-up")
+def _(bench: Bench) -> Run:
+    return bench.deploy(*new(), at=WARM, then=_kill_engine(bench, 0))
+
+
+@injects("Docker restarted mid-start")
+def _(bench: Bench) -> Run:
+    return bench.deploy(*new("slow"), at=STARTED, then=lambda _: bench.sudo(1, "systemctl restart docker"))
+
+
+@injects("worker rebooted mid-start")
+def _(bench: Bench) -> Run:
+    def reboot(_: Process) -> None:
+        subprocess.run(["docker", "restart", "-t", "3", layout.container(1)], capture_output=True, check=True)
+
+    try:
+        return bench.deploy(*new("slow"), at=STARTED, then=reboot)
+    finally:
+        bench.wait_for_ssh(1)
+
+
+@injects("worker unreachable while it starts")
+def _(bench: Bench) -> Run:
+    return _cut_at(bench, STARTED, *new("slow"))
+
+
+@injects("worker unreachable in the gates")
+def _(bench: Bench) -> Run:
+    return _cut_at(bench, WARM, *new())
+
+
+@injects("return fails too")
+def _(bench: Bench) -> Run:
+    spoil = f"rm {ROOT}/releases/{bench.current(1)}/compose.yaml"
+    return bench.deploy(
+        *new("garbage"), at="TASK [spark_rollout : Return to the last", then=lambda _: bench.sudo(1, spoil)
+    )
+
+
+@injects("worker killed after acceptance")
+def _(bench: Bench) -> Run:
+    bench.sudo(1, "docker kill sparkpair-engine")
+    run = bench.verb("status")
+    bench.sudo(0, "docker rm -f sparkpair-engine")
+    bench.sudo(1, "docker rm -f sparkpair-engine")
+    return run
+
+
+__all__ = ["INJECTIONS", "OLD", "STANDIN", "standin"]

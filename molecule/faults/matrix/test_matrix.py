@@ -1,0 +1,120 @@
+"""Each fault of the matrix, injected on the local pair, and a second run that heals.
+
+A stand-in plays the engine (``tests/standin``): what a real one would not do on demand is what is wanted here. The rows
+build on each other only through the old release that each of them finds and leaves serving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from bench import OLD, Bench
+from injections import INJECTIONS
+
+from tests.fault_matrix import DOWN, FAULTS, LOCKED, RETURNED, UNTOUCHED, Fault
+from tests.labtest import Run
+from tests.standin import image as standin
+
+FIRST = FAULTS[0]
+# Each row ends with the old release serving; only after one that failed must the next make sure of that.
+SERVING = {"by": ""}
+
+
+@pytest.fixture
+def bench(sparks: list[Any], verb: Callable[..., Run]) -> Bench:
+    """The pair, each rank with the image that holds the stand-in."""
+    made = Bench(sparks, verb)
+    for rank in (0, 1):
+        if sparks[rank].run(f"sudo docker image inspect {standin.tag()}").rc != 0:
+            made.load(rank, standin.tag())
+    return made
+
+
+def test_every_row_has_an_injection_and_no_other_is_there() -> None:
+    assert {fault.name for fault in FAULTS} == set(INJECTIONS)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
+def test_fault(bench: Bench, fault: Fault) -> None:
+    """The end state is the row's, nothing half is left, and a second run of the old release heals."""
+    if fault is not FIRST and SERVING["by"] != "a row that passed":
+        healed(bench)
+    SERVING["by"] = ""
+    old = bench.current(0)
+    before = bench.started() if fault is not FIRST else []
+    run = INJECTIONS[fault.name](bench)
+    assert fault.says in run.screen, run.screen[-6000:]
+    {UNTOUCHED: untouched, RETURNED: returned, DOWN: down, LOCKED: locked}[fault.end](bench, fault, run, old, before)
+    healed(bench)
+    assert bench.leftovers() == []
+    SERVING["by"] = "a row that passed"
+
+
+def healed(bench: Bench) -> None:
+    """The old release serves, as it was accepted."""
+    run = bench.deploy(*OLD)
+    assert run.code == 0, run.screen[-6000:]
+    drift = bench.verb("drift")
+    assert drift.code == 0, drift.screen
+
+
+def untouched(bench: Bench, fault: Fault, run: Run, old: str, before: list[str]) -> None:
+    """Nothing was stopped."""
+    assert [bench.current(0), bench.current(1)] == [old, old]
+    if fault.name != "two controllers":
+        assert bench.started() == before
+    assert bench.lock() == ["", ""]
+    # Two rows are controls as well: the fault must not keep a run from finding that all is well.
+    harmless = fault.name in {"login banner", "history damaged"}
+    assert (run.code == 0) == harmless, run.screen[-3000:]
+
+
+def returned(bench: Bench, fault: Fault, run: Run, old: str, before: list[str]) -> None:
+    """The new release failed, the old one serves again, and the report holds diagnostics of every rank."""
+    del fault
+    assert run.code == 2
+    assert run.result["outcome"] == "rolled_back", run.screen[-6000:]
+    assert f"rolled back to {old}" in run.result["messages"]
+    assert {name.split("/")[1] for name in run.result["files"]} == {"spark-0", "spark-1"}
+    assert [bench.current(0), bench.current(1)] == [old, old]
+    assert bench.started() != before
+    assert bench.lock() == ["", ""]
+    status = bench.verb("status")
+    assert status.code == 0, status.screen
+
+
+def down(bench: Bench, fault: Fault, run: Run, old: str, before: list[str]) -> None:
+    """Every rank that could be reached is stopped; the lock says why, where there was a pair to lose."""
+    del old, before
+    reached = 0 if "unreachable" in fault.name or "rebooted" in fault.name else 1
+    assert bench.sudo(0, "docker ps -aq") == ""
+    assert reached == 0 or bench.sudo(1, "docker ps -aq") == ""
+    if fault.phase == "later":
+        assert run.code == 2
+        return
+    assert run.result["outcome"] == "not_restored", run.screen[-6000:]
+    if fault is FIRST:
+        assert bench.lock() == ["", ""]
+        return
+    assert "stopped" in bench.lock()[0]
+    refused_and_released(bench)
+
+
+def locked(bench: Bench, fault: Fault, run: Run, old: str, before: list[str]) -> None:
+    """The lock of the run that vanished names its phase, and the next run tells of it."""
+    del run, old, before
+    assert fault.phase in bench.lock()[0]
+    refused_and_released(bench)
+    run = bench.deploy(*OLD)
+    assert "was interrupted in phase" in run.screen, run.screen[-6000:]
+    assert run.code == 0, run.screen[-6000:]
+
+
+def refused_and_released(bench: Bench) -> None:
+    """While the lock stays nothing is deployed; an operator releases it with a reason."""
+    run = bench.deploy(*OLD)
+    assert run.code == 2
+    assert "never taken over" in run.screen
+    assert bench.verb("lock", "-e", "lock=release", "-e", "reason=seen").code == 0

@@ -1,0 +1,99 @@
+"""The fault matrix: what is broken, when, how the pair ends, and what the operator reads.
+
+The scenario ``faults`` injects each row on the local pair; the README shows the table. Ends:
+
+- ``untouched``: the old pair serves, its containers were not restarted; nothing was stopped.
+- ``returned``: the new release failed after the stop, and the old one serves again, through the same gates.
+- ``down``: every rank that can be reached is stopped, and the lock says why (or there was nothing to return to).
+- ``locked``: the controller is gone; the lock names the phase, and the next run is refused until it is released.
+
+In every case a second run of the old release heals the pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNTOUCHED, RETURNED, DOWN, LOCKED = "untouched", "returned", "down", "locked"
+PHASES = ("plan", "probe", "preflight", "stage", "lock", "stop", "switch", "start", "gates", "return", "later")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row; ``says`` is a part of what the screen shows."""
+
+    name: str
+    phase: str
+    what: str
+    end: str
+    says: str
+
+
+FAULTS = (
+    Fault("nothing to return to", "gates", "first deploy on a clean pair; the engine writes garbage", DOWN,
+          "not restored: there was no accepted release to return to"),
+    Fault("bad setting", "plan", "verify_tokens=8", UNTOUCHED, "verify_tokens"),
+    Fault("worker unreachable at first", "probe", "SSH of the worker is cut before the run", UNTOUCHED, "UNREACHABLE"),
+    Fault("login banner", "probe", "login shells of the worker print a banner", UNTOUCHED, "already serves"),
+    Fault("history damaged", "probe", "a line of the worker's history is cut", UNTOUCHED, "cannot be read"),
+    Fault("clock an hour ahead", "preflight", "the worker's clock is an hour ahead", UNTOUCHED, "clocks of rank"),
+    Fault("port taken", "preflight", "another process holds the API port on the head", UNTOUCHED,
+          "port 8899 is held by"),
+    Fault("image differs", "preflight", "the same tag names other bytes on the worker", UNTOUCHED, "image"),
+    Fault("image missing", "preflight", "the worker does not hold the image", UNTOUCHED, "image"),
+    Fault("weights missing", "preflight", "the worker lacks the pinned snapshot", UNTOUCHED, "snapshot"),
+    Fault("worker unreachable while staging", "stage", "SSH of the worker is cut when staging begins", UNTOUCHED,
+          "UNREACHABLE"),
+    Fault("disk full", "stage", "the worker has no room for the release", UNTOUCHED, "No space left"),
+    Fault("controller killed while staging", "stage", "SIGKILL of ansible-playbook", UNTOUCHED, ""),
+    Fault("overlay byte flipped", "lock", "one byte of an overlay changes on the worker after staging", UNTOUCHED,
+          "content differs"),
+    Fault("release file truncated", "lock", "compose.yaml is cut on the worker after staging", UNTOUCHED,
+          "content differs"),
+    Fault("release directory removed", "lock", "the staged release vanishes from the worker", UNTOUCHED,
+          "it is missing"),
+    Fault("lock held", "lock", "another run holds the lock", UNTOUCHED, "never taken over"),
+    Fault("lock stale", "lock", "a run of three days ago holds the lock", UNTOUCHED, "held for 3 d"),
+    Fault("lock half taken", "lock", "only the worker's lock is there, without a note", UNTOUCHED,
+          "a run that left no note"),
+    Fault("worker unreachable at the lock", "lock", "SSH of the worker is cut when the lock is taken", UNTOUCHED,
+          "UNREACHABLE"),
+    Fault("two controllers", "lock", "a second controller deploys at the same time", UNTOUCHED, "refused before"),
+    Fault("rollback target missing", "plan", "the worker lacks the release that is asked for", UNTOUCHED,
+          "cannot be used"),
+    Fault("rollback target damaged", "plan", "a file of it has another mode on the worker", UNTOUCHED,
+          "cannot be used"),
+    Fault("memory never settles", "stop", "less memory is free than the next engine needs", DOWN,
+          "the memory did not settle"),
+    Fault("controller killed at the stop", "stop", "SIGKILL of ansible-playbook", LOCKED, "in phase stop"),
+    Fault("one rank cannot switch", "switch", "current cannot be moved on the worker", DOWN,
+          "could not become current on every rank"),
+    Fault("controller killed between the commits", "switch", "the head has switched, the worker has not", LOCKED,
+          "in phase s"),
+    Fault("worker killed while it starts", "start", "docker kill, real Ray", RETURNED, "ended with exit code 137"),
+    Fault("head killed while it starts", "start", "docker kill, real Ray", RETURNED, "ended with exit code 137"),
+    Fault("Docker restarted mid-start", "start", "systemctl restart docker on the worker", RETURNED, "spark-1"),
+    Fault("worker rebooted mid-start", "start", "the worker restarts", DOWN, "could not be reached"),
+    Fault("worker unreachable while it starts", "start", "SSH of the worker is cut", DOWN, "could not be reached"),
+    Fault("controller killed while it starts", "start", "SIGKILL of ansible-playbook", LOCKED, "in phase start"),
+    Fault("never healthy", "start", "/health answers 503 for ever", RETURNED, "not ready within"),
+    Fault("engine exits", "start", "vllm ends with an error", RETURNED, "ended with exit code 1"),
+    Fault("fatal log line", "start", "vllm logs a fatal line and lingers", RETURNED,
+          "Engine core initialization failed"),
+    Fault("healthy without tokens", "gates", "/health is 200, completions are empty", RETURNED,
+          "gate completion failed"),
+    Fault("garbage", "gates", "every text is one mark", RETURNED, "gate canary failed"),
+    Fault("wrong served name", "gates", "the model has another name", RETURNED, "gate models failed"),
+    Fault("wrong width", "gates", "a draft token less than planned in each step", RETURNED, "gate width failed"),
+    Fault("drafts never accepted", "gates", "no drafted token is accepted", RETURNED, "gate canary failed"),
+    Fault("broken grammar", "gates", "guided counting stops at 39", RETURNED, "gate json failed"),
+    Fault("engine dies in the warm-up", "gates", "vllm ends after twelve requests", RETURNED, "gate warmup failed"),
+    Fault("worker killed in the warm-up", "gates", "docker kill", RETURNED, "gate ranks failed"),
+    Fault("head killed in the warm-up", "gates", "docker kill", RETURNED, "failed"),
+    Fault("worker unreachable in the gates", "gates", "SSH of the worker is cut", DOWN, "could not be reached"),
+    Fault("Ctrl-C in the gates", "gates", "SIGINT to ansible-playbook", LOCKED, "in phase gates"),
+    Fault("return fails too", "return", "the old release is damaged when the new one fails", DOWN,
+          "the return failed too"),
+    Fault("worker killed after acceptance", "later", "docker kill of a serving worker", DOWN,
+          "does not run; found sparkpair-engine (exited"),
+)  # fmt: skip
