@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .bench_arms import CURRENT
 from .bench_workloads import Workload
 
 SCHEMA = 1
@@ -112,7 +113,10 @@ class Before(_Part):
 
 
 class Results(_Part):
-    """A whole benchmark."""
+    """A whole benchmark. ``restored`` is False from the first arm that is deployed until what served before does again.
+
+    ``procedure_only`` marks a pair without GPUs, whose figures prove the procedure and no speed.
+    """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
     id: str
@@ -130,7 +134,13 @@ class Results(_Part):
     workloads: list[Workload]
     arms: list[ArmResult]
     before: Before
+    restored: bool = True
     messages: list[str] = []
+
+    @property
+    def deploys(self) -> bool:
+        """Whether an arm is deployed, so that what served before has to be put back."""
+        return any(a.spec != CURRENT for a in self.arms)
 
     def arm(self, label: str) -> ArmResult:
         """The arm with this label; KeyError when there is none."""
@@ -153,7 +163,7 @@ class Results(_Part):
     def request(self) -> dict[str, Any]:
         """What was asked for: equal requests may be continued."""
         part = self.model_dump(mode="json", include={"endpoint", "model", "image", "ignore_eos", "drift_bound"})
-        plans = [{k: a.plan[k] for k in ("release",)} | {"id": a.id, "spec": a.spec} for a in self.arms]
+        plans = [{"id": a.id, "spec": a.spec, "release": a.plan["release"]} for a in self.arms]
         return part | {"arms": plans, "workloads": [w.model_dump(mode="json") for w in self.workloads]}
 
     def save(self, folder: Path) -> Path:

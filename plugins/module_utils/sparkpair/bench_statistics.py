@@ -16,10 +16,10 @@ COVER = 0.95
 SMALLEST = 0.01
 DRIFT_BOUND = 0.02
 RULE = (
-    "An arm is recommended instead of stock when every workload is conclusive, it is faster on at least one and slower "
-    "on none; among several, the one with the highest mean speed against stock. Faster or slower means that the whole "
-    f"95 % interval of its change lies beyond {SMALLEST:.0%}, or beyond the control drift of that workload if that is "
-    "larger. Otherwise stock is recommended."
+    "An arm is recommended instead of stock when every workload, and every number of requests at once, is conclusive, "
+    "and it is faster on at least one and slower on none; among several, the one with the highest mean speed against "
+    f"stock. Faster or slower means that the whole 95 % interval of its change lies beyond {SMALLEST:.0%}, or beyond "
+    "the control drift of that workload if that is larger. Otherwise stock is recommended."
 )
 
 
@@ -113,14 +113,14 @@ def compare(
     """Compare one workload's arms with the midpoint of the controls.
 
     Args:
-        samples: arm label to what it measured, in the order of the arms; an arm that measured nothing may be missing.
+        samples: arm label to what it measured, in the order of the arms; without rates where it measured nothing.
         controls: labels of the control arms, in their order.
         wanted_runs: good runs that every arm must have.
         bound: largest drift, as a share, with which anything may be concluded.
     """
     reasons = [f"{label}: {fault}" for label, sample in samples.items() for fault in sample.faults]
     for label, sample in samples.items():
-        if not sample.faults and len(sample.rates) < wanted_runs:
+        if not sample.faults and len(sample.rates) < wanted_runs and (sample.rates or label not in controls):
             reasons.append(f"{label}: {len(sample.rates)} of {wanted_runs} runs")
     there = [c for c in controls if c in samples and samples[c].rates]
     missing = [c for c in controls if c not in there]
