@@ -10,7 +10,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from . import metrics
-from .bench_results import Attempt, Burst, Counted, Run
+from .bench_results import Attempt, Burst, Counted, Results, Run
 from .bench_workloads import Workload
 from .gatekit import (
     Answer,
@@ -109,9 +109,10 @@ def _label(word: str, number: int, work: Workload) -> str:
     return "warm-up" if number == WARMUP else f"{word} {number + 1}/{work.runs}"
 
 
-def count_steps(situation: Situation, work: Workload) -> int:
-    """How many calls a workload makes, for the time that is left."""
-    return sum(1 for _ in steps(situation, work, "", ignore_eos=False))
+def calls_left(situation: Situation, results: Results) -> int:
+    """How many calls of a run are still to be made, warm-ups included, for the time that is left."""
+    works = [results.workload(name) for arm in results.arms for name in results.missing(arm)]
+    return sum(1 for work in works for _ in steps(situation, work, results.id, ignore_eos=False))
 
 
 def _pieces(answer: Answer) -> tuple[float, float] | None:

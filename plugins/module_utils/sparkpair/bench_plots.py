@@ -96,7 +96,8 @@ def _bars(axes: Axes, titles: Sequence[str], series: Mapping[str, Sequence[Any]]
             )
     axes.set_yticks(range(len(titles)), titles)
     axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
+    axes.set_ylim(len(titles) - 0.5, -0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="x")
 
 
@@ -104,17 +105,22 @@ def _legend(axes: Axes, columns: int) -> None:
     axes.figure.legend(loc="outside upper left", ncols=min(columns, 4), frameon=False, handlelength=1, columnspacing=1)
 
 
-def throughput(results: Results, lines: Sequence[Line]) -> Plot:
-    """Median rate of each arm and workload."""
-    series = {heading(a): [line.compared.medians.get(a.id) for line in lines] for a in results.arms}
-    height = 0.9 + len(lines) * (0.2 + ROW * len(series))
+def throughput(results: Results, lines: Sequence[Line], kind: str) -> Plot | None:
+    """Median rate of each arm, for the workloads of one kind; None when there is none."""
+    rows = [line for line in lines if line.work.kind == kind and line.compared.medians]
+    if not rows:
+        return None
+    series = {heading(a): [line.compared.medians.get(a.id) for line in rows] for a in results.arms}
 
     def draw(axes: Axes) -> None:
-        _bars(axes, [_wrapped(line.title) for line in lines], series, _colours(results))
+        _bars(axes, [_wrapped(line.title) for line in rows], series, _colours(results))
         axes.set_xlabel("tokens per second, median and 95 % interval")
         _legend(axes, len(series))
 
-    return Plot("Decode speed", "Median tokens per second of every arm.", _svg("speed", height, draw))
+    alone = kind == "single"
+    title = "Decode speed" if alone else "Several at once"
+    says = "Median tokens per second of every arm, " + ("one request at a time." if alone else "all requests together.")
+    return Plot(title, says, _svg(f"speed-{kind}", 0.9 + len(rows) * (0.2 + ROW * len(series)), draw))
 
 
 def changes(results: Results, lines: Sequence[Line]) -> Plot | None:
@@ -142,7 +148,7 @@ def changes(results: Results, lines: Sequence[Line]) -> Plot | None:
         axes.axvline(0, color="#1c2530", linewidth=1)
         axes.set_yticks(range(len(rows)), [_wrapped(line.title) for line in rows])
         axes.tick_params(axis="y", length=0)
-        axes.invert_yaxis()
+        axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="x")
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.set_xlabel("change against the control midpoint")
@@ -248,7 +254,12 @@ def _wrapped(title: str) -> str:
 
 def every(results: Results, lines: Sequence[Line]) -> list[Plot]:
     """All plots of a report that have something to show."""
-    if not any(line.compared.medians for line in lines):
-        return []
-    found = [throughput(results, lines), changes(results, lines), drifting(results), latency(results)]
-    return [plot for plot in found if plot is not None] + positions(results)
+    found = [
+        throughput(results, lines, "single"),
+        changes(results, lines),
+        drifting(results),
+        throughput(results, lines, "concurrent"),
+        latency(results),
+        *positions(results),
+    ]
+    return [plot for plot in found if plot is not None]

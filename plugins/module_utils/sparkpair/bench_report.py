@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from . import bench_plots
 from .bench_results import ArmResult, Attempt, Results, load
-from .bench_statistics import Interval
+from .bench_statistics import Interval, percent
 from .bench_summary import (
     PROCEDURE_ONLY,
     PROCEDURE_WHY,
@@ -31,18 +32,19 @@ from .bench_summary import (
 from .bench_workloads import Workload
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "roles" / "spark_benchmark" / "templates"
-NONE = "–"
+NONE = "-"
 PROTOCOL = (
     "One warm-up, then the measured runs, of every workload in every arm, one request at a time unless it says "
     "otherwise; thinking off, fixed seeds, streamed. Decode speed is (completion tokens - 1) / (end - first token). "
-    "Counters are the growth of the engine's own between just before and just after a run. Intervals are 95 % percentile "
-    "bootstraps of the median (2000 resamples, fixed seed). The control midpoint is the mean of the controls' medians."
+    "Counters are the growth of the engine's own between just before and just after a run. Intervals are 95 % "
+    "percentile bootstraps of the median (2000 resamples, fixed seed). The control midpoint is the mean of the "
+    "controls' medians."
 )
 
 
-def percent(value: float | None, digits: int = 2) -> str:
-    """A signed percentage."""
-    return NONE if value is None else f"{value:+.{digits}%}".replace("%", " %")
+def shown(value: float | None) -> str:
+    """A change as text."""
+    return NONE if value is None else percent(value)
 
 
 def rate(found: Interval | None) -> str:
@@ -63,8 +65,8 @@ def comparison(results: Results, rows: list[Line]) -> tuple[list[str], list[list
         [
             line.title,
             *(rate(line.compared.medians.get(a.id)) for a in results.arms),
-            *(percent(i.value if (i := line.compared.changes.get(a.id)) else None) for a in others),
-            percent(line.compared.drift),
+            *(shown(i.value if (i := line.compared.changes.get(a.id)) else None) for a in others),
+            shown(line.compared.drift),
             "" if line.compared.conclusive else "inconclusive",
         ]
         for line in rows
@@ -124,15 +126,14 @@ def workload_rows(results: Results, work: Workload) -> list[list[str]]:
             continue
         seconds = ttft(arm, work)
         gaps = [r.pieces_ms for r in measured.runs if r.pieces_ms]
+        pieces = f"{median(g[0] for g in gaps):.1f} / {max(g[1] for g in gaps):.1f} ms" if gaps else NONE
         ends = sorted({f"{r.tokens} {r.finish_reason}" for r in measured.runs})
         hashes = sorted({r.output_sha256[:8] for r in measured.runs})
         made.append(
             [
                 heading(arm),
                 NONE if seconds is None else f"{seconds:.3f} s",
-                f"{sorted(g[0] for g in gaps)[len(gaps) // 2]:.1f} / {max(g[1] for g in gaps):.1f} ms"
-                if gaps
-                else NONE,
+                pieces,
                 *drafts_row(drafts_of(arm, work)),
                 ", ".join(ends),
                 hashes[0] if len(hashes) == 1 else f"{len(hashes)} different",
@@ -147,6 +148,7 @@ def content(results: Results) -> dict[str, Any]:
     header, body = comparison(results, rows)
     found = advice(results, rows)
     mixed = [w for w in results.workloads if w.kind == "mixed"]
+    singles = [w for w in results.workloads if w.kind == "single"]
     return {
         "results": results,
         "banner": PROCEDURE_ONLY if results.procedure_only else "",
@@ -159,9 +161,7 @@ def content(results: Results) -> dict[str, Any]:
         "incomplete": incomplete(results),
         "plots": bench_plots.every(results, rows),
         "protocol": PROTOCOL,
-        "singles": [
-            (w, workload_rows(results, w), outputs(results, w)) for w in results.workloads if w.kind == "single"
-        ],
+        "singles": [(w, workload_rows(results, w), outputs(results, w)) for w in singles],
         "attempts": [
             [heading(arm), str(n), *attempt_row(attempt)]
             for w in mixed

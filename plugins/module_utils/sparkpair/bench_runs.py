@@ -12,7 +12,7 @@ RESUME = ("auto", "true", "false")
 
 def folder(reports: Path) -> Path:
     """Folder of all runs below the folder of reports."""
-    return reports / "benchmark" / "runs"
+    return (reports / "benchmark" / "runs").resolve()
 
 
 def path_of(reports: Path, run_id: str) -> Path:
@@ -33,7 +33,7 @@ def unfinished(reports: Path) -> Results | None:
 
 
 def open_run(reports: Path, fresh: Results, resume: str) -> Results:
-    """Continue the unfinished run, or begin ``fresh``; the opened run is saved and returned.
+    """Continue the unfinished run, or take ``fresh``; nothing is written before ``begin``.
 
     Args:
         reports: folder of reports.
@@ -55,8 +55,6 @@ def open_run(reports: Path, fresh: Results, resume: str) -> Results:
             raise RefusedError("resume = 'true': no run was interrupted; leave it out to begin one")
         opened = fresh
     elif resume == "false":
-        old.status = "abandoned"
-        old.save(path_of(reports, old.id))
         opened = fresh if old.restored else fresh.model_copy(update={"before": old.before})
     elif old.request() == fresh.request():
         opened = old.model_copy(update={"before": fresh.before}) if old.restored else old
@@ -66,9 +64,17 @@ def open_run(reports: Path, fresh: Results, resume: str) -> Results:
             f"run {old.id} ({arms}; {len(old.workloads)} workloads) was interrupted, and this request is another one. "
             "Repeat its request to continue it, or begin anew with -e resume=false"
         )
+    return opened
+
+
+def begin(reports: Path, opened: Results) -> None:
+    """Save an opened run; another one that is unfinished is abandoned for it."""
+    old = unfinished(reports)
+    if old is not None and old.id != opened.id:
+        old.status = "abandoned"
+        old.save(path_of(reports, old.id))
     opened.restored = not opened.deploys
     opened.save(path_of(reports, opened.id))
-    return opened
 
 
 def free_id(reports: Path, stamp: str) -> str:

@@ -18,9 +18,14 @@ DRIFT_BOUND = 0.02
 RULE = (
     "An arm is recommended instead of stock when every workload, and every number of requests at once, is conclusive, "
     "and it is faster on at least one and slower on none; among several, the one with the highest mean speed against "
-    f"stock. Faster or slower means that the whole 95 % interval of its change lies beyond {SMALLEST:.0%}, or beyond "
+    f"stock. Faster or slower means that the whole 95 % interval of its change lies beyond {SMALLEST * 100:g} %, or beyond "
     "the control drift of that workload if that is larger. Otherwise stock is recommended."
 )
+
+
+def percent(value: float, digits: int = 2) -> str:
+    """A share as a signed percentage, such as ``-37.77 %``."""
+    return f"{100 * value:+.{digits}f} %"
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ def compare(
             reasons.append(f"{label}: {len(sample.rates)} of {wanted_runs} runs")
     there = [c for c in controls if c in samples and samples[c].rates]
     missing = [c for c in controls if c not in there]
-    reasons += [f"control {c} was not measured" for c in missing]
+    reasons += [f"control {c} has no good run" for c in missing]
     if not there and not missing:
         reasons.append("there is no control arm, so nothing to compare with")
     elif len(there) == 1 and not missing:
@@ -132,7 +137,8 @@ def compare(
     medians = {label: middle(s.rates) for label, s in samples.items() if s.rates}
     moved = drift(medians[there[0]].value, medians[there[-1]].value) if len(there) > 1 else None
     if moved is not None and abs(moved) > bound:
-        reasons.append(f"the controls drifted by {moved:+.2%} from {there[0]} to {there[-1]}; the bound is {bound:.1%}")
+        way = f"from {there[0]} to {there[-1]}"
+        reasons.append(f"the controls drifted by {percent(moved)} {way}; the bound is {bound * 100:g} %")
     against = [samples[c].rates for c in there]
     changes = {
         label: change_interval(s.rates, against)
@@ -166,7 +172,9 @@ def recommend(compared: Mapping[str, Compared], names: Mapping[str, str]) -> Adv
     if not compared or not names:
         return Advice(None, "No recommendation: nothing was compared with a control.")
     if open_ones:
-        return Advice(None, f"No recommendation: {_listed(open_ones)} inconclusive. Stock stays the setting to run.")
+        return Advice(
+            None, f"No recommendation: inconclusive for {_listed(open_ones)}. Stock stays the setting to run."
+        )
     faster = {a: [t for t, c in compared.items() if c.verdict(a) == "faster"] for a in names}
     slower = {a: [t for t, c in compared.items() if c.verdict(a) == "slower"] for a in names}
 
@@ -174,7 +182,7 @@ def recommend(compared: Mapping[str, Compared], names: Mapping[str, str]) -> Adv
         return fmean(c.changes[arm].value for c in compared.values())
 
     def figures(arm: str, titles: Sequence[str]) -> str:
-        return _listed([f"{t} ({compared[t].changes[arm].value:+.2%})" for t in titles])
+        return _listed([f"{t} ({percent(compared[t].changes[arm].value)})" for t in titles])
 
     winners = [a for a in names if faster[a] and not slower[a]]
     if winners:

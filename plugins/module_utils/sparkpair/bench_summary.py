@@ -57,22 +57,27 @@ def fault_of(run: Run, tokens: int) -> str:
     return "" if run.decode else "no rate: everything came at once"
 
 
+def _sample(runs: Sequence[tuple[float | None, Sequence[str]]]) -> Sample:
+    """From the rate and the faults of each run; equal faults of several runs are said once."""
+    by_fault: dict[str, list[int]] = {}
+    for number, (_, faults) in enumerate(runs, 1):
+        for why in faults:
+            by_fault.setdefault(why, []).append(number)
+    said = [
+        f"{'run' if len(set(numbers)) == 1 else 'runs'} {', '.join(map(str, sorted(set(numbers))))}: {why}"
+        for why, numbers in by_fault.items()
+    ]
+    return Sample(tuple(rate for rate, faults in runs if rate and not faults), tuple(said))
+
+
 def sample_of(runs: Sequence[Run], tokens: int) -> Sample:
     """Rates and faults of single runs."""
-    faults = [(n, fault_of(run, tokens)) for n, run in enumerate(runs, 1)]
-    return Sample(
-        tuple(r.decode for r in runs if r.decode and not fault_of(r, tokens)),
-        tuple(f"run {n}: {why}" for n, why in faults if why),
-    )
+    return _sample([(run.decode, [why] if (why := fault_of(run, tokens)) else []) for run in runs])
 
 
 def _burst_sample(measured: Measured, width: int, tokens: int) -> Sample:
     mine = [b for b in measured.bursts if b.width == width]
-    faults = [
-        f"run {n}: {why}" for n, burst in enumerate(mine, 1) for run in burst.each if (why := fault_of(run, tokens))
-    ]
-    good = [b.total for b in mine if b.total and not any(fault_of(r, tokens) for r in b.each)]
-    return Sample(tuple(good), tuple(faults))
+    return _sample([(b.total, [why for run in b.each if (why := fault_of(run, tokens))]) for b in mine])
 
 
 def lines(results: Results) -> list[Line]:
@@ -100,7 +105,7 @@ def advice(results: Results, compared: Sequence[Line]) -> Advice:
     )
     if not results.procedure_only:
         return found
-    return Advice(None, f"No recommendation for real Sparks. By the rule, these figures would say: {found.sentence}")
+    return Advice(None, f"No recommendation, since this pair has no GPUs. The rule would say: {found.sentence}")
 
 
 def drafts(parts: Sequence[Counted | None]) -> Drafts | None:

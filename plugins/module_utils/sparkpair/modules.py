@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from . import containers, diagnose, engine, history, lock, memory, probe, state, traffic
+from . import containers, diagnose, engine, history, lock, memory, probe, sensors, state, traffic
 from .runner import run
 from .store import File, Store, StoreError
 
@@ -212,12 +212,7 @@ def spark_traffic() -> None:
     module.exit_json(changed=False, responses=responses)
 
 
-def _running_image() -> str:
-    try:
-        running = [c.image_id for c in containers.find(run) if c.running]
-    except containers.DockerError:
-        return ""
-    return running[0] if running else ""
+from . import 
 
 
 def spark_record() -> None:
