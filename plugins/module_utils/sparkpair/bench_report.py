@@ -210,7 +210,8 @@ def html(results: Results) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.j2").render(content(results))
+    # A sign of percent never begins a line.
+    return environment.get_template("report.html.j2").render(content(results)).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def write(results: Results, folder: Path) -> list[Path]:

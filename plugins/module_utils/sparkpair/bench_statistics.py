@@ -18,8 +18,8 @@ DRIFT_BOUND = 0.02
 RULE = (
     "An arm is recommended instead of stock when every workload, and every number of requests at once, is conclusive, "
     "and it is faster on at least one and slower on none; among several, the one with the highest mean speed against "
-    f"stock. Faster or slower means that the whole 95 % interval of its change lies beyond {SMALLEST * 100:g} %, or beyond "
-    "the control drift of that workload if that is larger. Otherwise stock is recommended."
+    f"stock. Faster or slower means that the whole 95 % interval of its change lies beyond {SMALLEST * 100:g} %, or "
+    "beyond the control drift of that workload if that is larger. Otherwise stock is recommended."
 )
 
 
