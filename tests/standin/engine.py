@@ -32,6 +32,7 @@ FAULTS = {
     "always_accepted": "every drafted token is accepted",
     "error_500": "generation answers 500",
     "unhealthy": "health answers 503",
+    "ends_early": "a text ends after half of the tokens that were asked for",
     "hang": "generation never answers",
     "trickle": "an answer arrives one byte at a time, and never whole",
     "truncated": "an answer ends before its announced length; a stream ends without [DONE]",
@@ -428,6 +429,8 @@ class _Made:
                 self.finish_reason = "stop" if whole <= limit else "length"
             return
         self.tokens = 0 if engine.has("no_tokens") else limit
+        if engine.has("ends_early") and not body.get("ignore_eos"):
+            self.tokens, self.finish_reason = limit // 2, "stop"
         self.text = self._ordinary(engine)
         wanted = (body.get("chat_template_kwargs") or {}).get("enable_thinking", True)
         on = (wanted or engine.has("deaf_template")) and not engine.has("never_thinks")

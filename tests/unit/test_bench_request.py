@@ -189,7 +189,7 @@ def test_a_run_that_was_put_back_takes_what_serves_now(tmp_path: Path) -> None:
 
 def test_another_request_is_refused_while_one_is_interrupted(tmp_path: Path) -> None:
     interrupted(tmp_path)
-    with pytest.raises(RefusedError, match="run 1 .* was interrupted, and this request is another one"):
+    with pytest.raises(RefusedError, match=r"run 1 .* was interrupted, and this request is another one"):
         bench_runs.open_run(tmp_path, results("2", "stock,7/1,stock"), "auto")
     assert load(bench_runs.path_of(tmp_path, "1") / "results.json").status == "unfinished"
 
@@ -220,7 +220,7 @@ def test_a_run_of_current_puts_nothing_back(tmp_path: Path) -> None:
 def test_a_damaged_results_file_is_named(tmp_path: Path) -> None:
     interrupted(tmp_path)
     (bench_runs.path_of(tmp_path, "1") / "results.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(RefusedError, match="results.json: cannot be read"):
+    with pytest.raises(RefusedError, match=r"results\.json: cannot be read"):
         bench_runs.open_run(tmp_path, results("2"), "auto")
     with pytest.raises(RefusedError, match="resume = 'maybe'"):
         bench_runs.open_run(tmp_path, results("2"), "maybe")

@@ -85,8 +85,8 @@ def steps(situation: Situation, work: Workload, run_id: str, *, ignore_eos: bool
     """Every call that a workload makes: one warm-up, then the measured runs (of every width)."""
     numbers = (WARMUP, *range(work.runs))
 
-    def asked(number: int, index: int) -> dict[str, Any]:
-        nonce = tag(run_id, work.name, number, index) if work.nonce else ""
+    def asked(number: int, index: int, width: int) -> dict[str, Any]:
+        nonce = tag(run_id, work.name, width, number, index) if work.nonce else ""
         seed = SEED + (number + 1) * 16 + index
         return streamed(f"run-{index}", body(situation, work, seed, nonce, ignore_eos=ignore_eos))
 
@@ -94,13 +94,13 @@ def steps(situation: Situation, work: Workload, run_id: str, *, ignore_eos: bool
         if situation.seqs < PAIR:
             return
         for number in numbers:
-            both = group("run", asked(number, 0), streamed("guided", count_body(situation)), mode="concurrent")
+            both = group("run", asked(number, 0, PAIR), streamed("guided", count_body(situation)), mode="concurrent")
             yield Step(_label("attempt", number, work), PAIR, number, _around(both))
         return
     widths = [w for w in work.widths if w <= situation.seqs] if work.kind == "concurrent" else [1]
     for width in widths:
         for number in numbers:
-            at_once = group("run", *(asked(number, i) for i in range(width)), mode="concurrent")
+            at_once = group("run", *(asked(number, i, width) for i in range(width)), mode="concurrent")
             label = f"{width} at once, " if work.kind == "concurrent" else ""
             yield Step(label + _label("run", number, work), width, number, _around(at_once))
 

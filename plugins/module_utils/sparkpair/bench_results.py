@@ -184,5 +184,9 @@ def load(path: Path) -> Results:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of results.json."""
+    """The JSON schema of results.json; ``python -m sparkpair.bench_results`` prints it."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Results.model_json_schema(by_alias=True)
+
+
+if __name__ == "__main__":
+    print(json.dumps(json_schema(), indent=1))
