@@ -28,6 +28,12 @@ def measured() -> Results:
     return bracket(works("count", "json", "concurrency", "mixed", runs=2))
 
 
+@pytest.fixture(scope="module")
+def html(measured: Results) -> str:
+    """Its page."""
+    return bench_report.html(measured)
+
+
 class Page(HTMLParser):
     """Tags, their attributes, and the text of a page; a tag that is not closed in order is an error."""
 
@@ -71,17 +77,17 @@ def test_table_has_the_form_and_the_figures_of_the_discussion() -> None:
     assert "output identical in every run of every arm" in text
 
 
-def test_page_loads_nothing_and_is_well_formed(measured: Results) -> None:
-    page = Page(bench_report.html(measured))
+def test_page_loads_nothing_and_is_well_formed(html: str) -> None:
+    page = Page(html)
     assert [t for t, _ in page.found if t in {"script", "link", "img", "iframe"}] == []
     loaded = [v for _, attrs in page.found for k, v in attrs.items() if k in {"src", "href", "xlink:href"} and v]
     assert [v for v in loaded if not v.startswith("#")] == []
-    assert not re.search(r"url\((?!#)|@import", bench_report.html(measured))
+    assert not re.search(r"url\((?!#)|@import", html)
     assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.found
 
 
-def test_ids_of_the_page_are_unique_and_every_reference_finds_one(measured: Results) -> None:
-    page = Page(bench_report.html(measured))
+def test_ids_of_the_page_are_unique_and_every_reference_finds_one(html: str) -> None:
+    page = Page(html)
     ids = [a["id"] for _, a in page.found if a.get("id")]
     assert len(ids) == len(set(ids))
     wanted = {v.removeprefix("#") for _, a in page.found for k, v in a.items() if k == "xlink:href" and v}
@@ -89,8 +95,8 @@ def test_ids_of_the_page_are_unique_and_every_reference_finds_one(measured: Resu
     assert wanted <= set(ids)
 
 
-def test_page_shows_every_plot_table_and_attempt(measured: Results) -> None:
-    page = Page(bench_report.html(measured))
+def test_page_shows_every_plot_table_and_attempt(html: str) -> None:
+    page = Page(html)
     labels = [a["aria-label"] or "" for t, a in page.found if t == "figure"]
     assert [label.split(":")[0] for label in labels] == [
         *("Decode speed", "Against stock", "Drift of the controls", "Several at once", "First token"),
@@ -116,8 +122,8 @@ def test_pair_without_gpus_says_in_large_letters_that_it_proves_no_speed() -> No
     assert advice(lab, lines(lab)).sentence.startswith("No recommendation, since this pair has no GPUs.")
 
 
-def test_pair_with_gpus_has_no_such_banner(measured: Results) -> None:
-    assert 'class="banner"' not in bench_report.html(measured)
+def test_pair_with_gpus_has_no_such_banner(html: str) -> None:
+    assert 'class="banner"' not in html
 
 
 def test_text_from_outside_is_escaped(measured: Results) -> None:
@@ -188,10 +194,8 @@ def test_the_published_schema_is_current() -> None:
     assert published == json_schema(), "python -m sparkpair.bench_results > docs/benchmark.schema.json"
 
 
-def test_report_is_made_again_from_its_results(
-    measured: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = measured.save(tmp_path)
+def test_report_is_made_again_from_its_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = fixed(PUBLISHED).save(tmp_path)
     assert bench_report.main([str(path)]) == 0
     first = (tmp_path / "report.html").read_bytes()
     assert bench_report.main([str(path)]) == 0

@@ -143,7 +143,7 @@ def workload_rows(results: Results, work: Workload) -> list[list[str]]:
 
 
 def content(results: Results) -> dict[str, Any]:
-    """Everything that the page shows, as the template takes it."""
+    """Everything that both forms of the report show, as the template takes it."""
     rows = lines(results)
     header, body = comparison(results, rows)
     found = advice(results, rows)
@@ -159,7 +159,6 @@ def content(results: Results) -> dict[str, Any]:
         "rows": rows,
         "reasons": reasons(rows),
         "incomplete": incomplete(results),
-        "plots": bench_plots.every(results, rows),
         "protocol": PROTOCOL,
         "singles": [(w, workload_rows(results, w), outputs(results, w)) for w in singles],
         "attempts": [
@@ -210,8 +209,10 @@ def html(results: Results) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    page = content(results)
+    page["plots"] = bench_plots.every(results, page["rows"])
     # A sign of percent never begins a line.
-    return environment.get_template("report.html.j2").render(content(results)).replace(" %", "\N{NO-BREAK SPACE}%")
+    return environment.get_template("report.html.j2").render(page).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def write(results: Results, folder: Path) -> list[Path]:
