@@ -108,6 +108,7 @@ class Site:
             "plan": self.plan,
             "responses": traffic.run_groups(**probe.requests(self.plan), api_key_file=key),
             "history": [{"release": release, "outcome": "accepted", "stock": True}] if accepted else [],
+            "history_damaged": [],
             "checks": {release: []},
             "plans": {release: self.plan},
         }
@@ -250,3 +251,23 @@ def test_check_mode_measures_and_writes_nothing(site: Site) -> None:
     assert done.returncode == 0, done.stdout
     assert len(site.engine.seen) == before
     assert not (site.folder / "reports").exists()
+
+
+def test_second_rollout_of_one_play_had_the_run_of_the_first(site: Site) -> None:
+    """The record of its acceptance was then taken for the first one's, and never written."""
+    real = str(ROOT / "roles" / "spark_rollout")
+
+    def look(run: str, *, again: bool) -> dict[str, Any]:
+        given = {"spark_rollout_root": str(site.folder), "spark_rollout_run": run, "spark_rollout_rank": 0}
+        given |= {"spark_rollout_plan": site.plan, "__spark_rollout_again": again, "spark_rollout_keep": 1}
+        asked = {"name": real, "tasks_from": "read.yml"}
+        return {"name": "Look", "ansible.builtin.include_role": asked, "vars": given}
+
+    said = log_task("run {{ __spark_rollout_verdict.run }}")
+    tasks = [look("one", again=False), said, look("two", again=False), said, look("three", again=True), said]
+    play = {"hosts": "sparks", "gather_facts": False, "tasks": tasks}
+    (site.folder / "play.json").write_text(json.dumps([play]), encoding="utf-8")
+    command = [str(PLAYBOOK), "-i", "hosts.json", "play.json"]
+    done = subprocess.run(command, cwd=site.folder, env=site.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert site.log == ["run one", "run two", "run two"]

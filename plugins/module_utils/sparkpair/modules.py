@@ -212,7 +212,18 @@ def spark_traffic() -> None:
     module.exit_json(changed=False, responses=responses)
 
 
-from . import 
+def _running_image() -> str:
+    try:
+        running = [c.image_id for c in containers.find(run) if c.running]
+    except containers.DockerError:
+        return ""
+    return running[0] if running else ""
+
+
+def spark_sensors() -> None:
+    """Module ``spark_sensors``: read this rank's temperatures."""
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    module.exit_json(changed=False, **sensors.read(run))
 
 
 def spark_record() -> None:
