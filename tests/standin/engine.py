@@ -32,6 +32,7 @@ FAULTS = {
     "always_accepted": "every drafted token is accepted",
     "error_500": "generation answers 500",
     "unhealthy": "health answers 503",
+    "ends_early": "a text ends after half of the tokens that were asked for",
     "hang": "generation never answers",
     "trickle": "an answer arrives one byte at a time, and never whole",
     "truncated": "an answer ends before its announced length; a stream ends without [DONE]",
@@ -59,6 +60,7 @@ FAULTS = {
 }
 PHRASE = ("a", "lamp", "burns", "over", "the", "quiet", "sea", "and", "ships", "find", "their", "way", "home")
 PROMPT_FLOOR = 12
+SIMPLE = {"integer": 1, "number": 1.5, "boolean": True}
 
 
 @dataclass
@@ -95,11 +97,12 @@ def instance(schema: dict[str, Any]) -> Any:
         return schema["const"]
     if "enum" in schema:
         return schema["enum"][0]
-    if "prefixItems" in schema:
-        return [instance(s) for s in schema["prefixItems"]]
+    if schema.get("type") == "array":
+        items = schema["items"]
+        return [instance(s) for s in schema.get("prefixItems") or [items] * schema["minItems"]]
     if schema.get("type") == "object":
         return {name: instance(s) for name, s in schema.get("properties", {}).items()}
-    return "free"
+    return SIMPLE.get(str(schema.get("type")), "free")
 
 
 class Engine:
@@ -418,11 +421,16 @@ class _Made:
             value = instance(response_format["json_schema"]["schema"])
             if engine.has("broken_grammar"):
                 value = value[:-1]
-            self.text, self.guided, self.finish_reason = json.dumps(value, separators=(",", ":")), True, "stop"
+            self.text, self.guided = json.dumps(value, separators=(",", ":")), True
         if self.guided or self.tool_calls:
-            self.tokens = min(limit, max(1, len(self.text) // 2 or 10))
+            whole = max(1, len(self.text) // 2 or 10)
+            self.tokens = min(limit, whole)
+            if not self.tool_calls:
+                self.finish_reason = "stop" if whole <= limit else "length"
             return
         self.tokens = 0 if engine.has("no_tokens") else limit
+        if engine.has("ends_early") and not body.get("ignore_eos"):
+            self.tokens, self.finish_reason = limit // 2, "stop"
         self.text = self._ordinary(engine)
         wanted = (body.get("chat_template_kwargs") or {}).get("enable_thinking", True)
         on = (wanted or engine.has("deaf_template")) and not engine.has("never_thinks")

@@ -37,7 +37,8 @@ MIXED_ATTEMPTS = 3
 MIXED_TOKENS = 160
 
 
-def _count_body(situation: Situation) -> dict[str, Any]:
+def count_body(situation: Situation) -> dict[str, Any]:
+    """Body of a chat whose schema forces the array 1..40."""
     schema = {"name": "count", "strict": True, "schema": COUNT_SCHEMA}
     return chat(
         situation,
@@ -49,7 +50,7 @@ def _count_body(situation: Situation) -> dict[str, Any]:
 
 def build_json(situation: Situation) -> list[Group]:
     """One chat whose schema forces the array."""
-    return [group("json", request("json", "/v1/chat/completions", _count_body(situation)))]
+    return [group("json", request("json", "/v1/chat/completions", count_body(situation)))]
 
 
 def build_free_json(situation: Situation) -> list[Group]:
@@ -127,7 +128,7 @@ def _mixed(situation: Situation, attempt: int) -> Group:
     return group(
         f"mixed-{attempt}",
         streamed(f"ordinary-{attempt}", ordinary),
-        streamed(f"guided-{attempt}", _count_body(situation)),
+        streamed(f"guided-{attempt}", count_body(situation)),
         mode="concurrent",
     )
 

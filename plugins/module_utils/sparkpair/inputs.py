@@ -26,7 +26,7 @@ from .plan import (
     read_ranks,
     uses_rdma,
 )
-from .settings import ABOUT, Problem, Resolved, resolve, shown
+from .settings import ABOUT, Given, Problem, Resolved, resolve, shown
 from .sources import EnvFile, gather, read_env_file
 
 OVERLAYS = Path(__file__).resolve().parents[3] / "files" / "overlays"
@@ -76,13 +76,19 @@ def plain(value: Any) -> Any:
 
 
 def read_inputs(
-    task_vars: Mapping[str, Any], templar: Any, loader: Any, *, env_file: str | None = None, stock: bool = False
+    task_vars: Mapping[str, Any],
+    templar: Any,
+    loader: Any,
+    *,
+    env_file: str | None = None,
+    stock: bool = False,
+    over: Mapping[str, Given] | None = None,
 ) -> Inputs:
     """Collect settings and ranks for the hosts of the running play.
 
     ``env_file`` beats the variable ``spark_env_file``; without either, ``.env`` in the inventory's folder is used when
     it exists. Relative paths start at the current directory. Templates are resolved per host; one that fails is a
-    problem like any other.
+    problem like any other. ``over`` are settings that beat every other source.
     """
     problems: list[Problem] = []
     hostvars = task_vars["hostvars"]
@@ -103,7 +109,7 @@ def read_inputs(
         inventory={host: {n: v for n, v in values.items() if n in ABOUT} for host, values in variables.items()},
         play=_play_variables(task_vars, templar, mine, extra_names),
     )
-    resolved = resolve(gathered.given, stock=stock)
+    resolved = resolve({**gathered.given, **(over or {})}, stock=stock)
     ranks, rank_problems = read_ranks(variables, rdma=uses_rdma(resolved.settings))
     problems += [*gathered.problems, *rank_problems, *_left_out(hostvars, hosts, task_vars)]
     return Inputs(fit_stock(resolved, len(hosts)), ranks, problems)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from . import containers, diagnose, engine, history, lock, memory, probe, state, traffic
+from . import containers, diagnose, engine, history, lock, memory, probe, sensors, state, traffic
 from .runner import run
 from .store import File, Store, StoreError
 
@@ -218,6 +218,12 @@ def _running_image() -> str:
     except containers.DockerError:
         return ""
     return running[0] if running else ""
+
+
+def spark_sensors() -> None:
+    """Module ``spark_sensors``: read this rank's temperatures."""
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    module.exit_json(changed=False, **sensors.read(run))
 
 
 def spark_record() -> None:

@@ -1,0 +1,246 @@
+"""Writes the report of a benchmark: report.md and a self-contained report.html. Controller only.
+
+``python -m sparkpair.bench_report reports/benchmark/runs/<id>/results.json`` makes both again.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from . import bench_plots
+from .bench_results import ArmResult, Attempt, Results, load
+from .bench_statistics import Interval, percent
+from .bench_summary import (
+    PROCEDURE_ONLY,
+    PROCEDURE_WHY,
+    Drafts,
+    Line,
+    advice,
+    drafts_of,
+    heading,
+    incomplete,
+    lines,
+    outputs,
+    temperature,
+    ttft,
+)
+from .bench_workloads import Workload
+
+TEMPLATES = Path(__file__).resolve().parents[3] / "roles" / "spark_benchmark" / "templates"
+NONE = "-"
+PROTOCOL = (
+    "One warm-up, then the measured runs, of every workload in every arm, one request at a time unless it says "
+    "otherwise; thinking off, fixed seeds, streamed. Decode speed is (completion tokens - 1) / (end - first token). "
+    "Counters are the growth of the engine's own between just before and just after a run. Intervals are 95 % "
+    "percentile bootstraps of the median (2000 resamples, fixed seed). The control midpoint is the mean of the "
+    "controls' medians."
+)
+
+
+def shown(value: float | None) -> str:
+    """A change as text."""
+    return NONE if value is None else percent(value)
+
+
+def rate(found: Interval | None) -> str:
+    """Tokens per second."""
+    return NONE if found is None else f"{found.value:.2f}"
+
+
+def span(found: Interval | None) -> str:
+    """The ends of an interval of rates."""
+    return "" if found is None else f"{found.low:.2f} to {found.high:.2f}"
+
+
+def comparison(results: Results, rows: list[Line]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows in the form of the discussion: every arm, each against the control midpoint, and the drift."""
+    others = [a for a in results.arms if not a.control]
+    header = ["workload", *map(heading, results.arms), *(f"{a.id} vs control" for a in others), "drift", ""]
+    body = [
+        [
+            line.title,
+            *(rate(line.compared.medians.get(a.id)) for a in results.arms),
+            *(shown(i.value if (i := line.compared.changes.get(a.id)) else None) for a in others),
+            shown(line.compared.drift),
+            "" if line.compared.conclusive else "inconclusive",
+        ]
+        for line in rows
+    ]
+    return header, body
+
+
+def pipe_table(header: list[str], body: list[list[str]]) -> str:
+    """A Markdown table."""
+    cells = [header, ["---"] * len(header), *body]
+    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in cells)
+
+
+def reasons(rows: list[Line]) -> list[str]:
+    """Why workloads are inconclusive."""
+    return [f"{line.title}: {'; '.join(line.compared.reasons)}" for line in rows if not line.compared.conclusive]
+
+
+def settings_of(arm: ArmResult) -> str:
+    """The settings that make the arm."""
+    plan = arm.plan
+    if plan["spec_method"] == "none":
+        return "speculation off"
+    if plan["spec_method"] != "dflash":
+        return f"{plan['spec_method']}, {plan['expected_width']} per step"
+    verified = plan["verify_tokens"] or plan["dflash_tokens"]
+    return f"proposal {plan['dflash_tokens']}, verify {verified}"
+
+
+def attempt_row(attempt: Attempt) -> list[str]:
+    """One attempt at a mixed batch as table cells: skew, overlap, both answers, counters, evidence."""
+    wrong = attempt.ordinary.error or attempt.guided_fault
+    counted = attempt.counted
+    steps = f"{counted.draft_tokens / counted.drafts:.2f}" if counted and counted.drafts else NONE
+    return [
+        NONE if attempt.skew is None else f"{1000 * attempt.skew:.2f} ms",
+        f"{attempt.overlap:.3f} s",
+        wrong or "both right",
+        steps,
+        "yes" if attempt.evidence else "no: never decoded together",
+    ]
+
+
+def drafts_row(found: Drafts | None) -> list[str]:
+    """Width, acceptance ratio, accepted and output tokens per step."""
+    if found is None:
+        return [NONE] * 4
+    return [f"{found.width:.2f}", f"{found.ratio:.1%}", f"{found.per_step:.2f}", f"{found.per_step + 1:.2f}"]
+
+
+def workload_rows(results: Results, work: Workload) -> list[list[str]]:
+    """One row per arm: first token, time between pieces, drafts, finish reasons, output."""
+    made = []
+    for arm in results.arms:
+        measured = arm.measured.get(work.name)
+        if measured is None or not measured.runs:
+            continue
+        seconds = ttft(arm, work)
+        gaps = [r.pieces_ms for r in measured.runs if r.pieces_ms]
+        pieces = f"{median(g[0] for g in gaps):.1f} / {max(g[1] for g in gaps):.1f} ms" if gaps else NONE
+        ends = sorted({f"{r.tokens} {r.finish_reason}" for r in measured.runs})
+        hashes = sorted({r.output_sha256[:8] for r in measured.runs})
+        made.append(
+            [
+                heading(arm),
+                NONE if seconds is None else f"{seconds:.3f} s",
+                pieces,
+                *drafts_row(drafts_of(arm, work)),
+                ", ".join(ends),
+                hashes[0] if len(hashes) == 1 else f"{len(hashes)} different",
+            ]
+        )
+    return made
+
+
+def content(results: Results) -> dict[str, Any]:
+    """Everything that both forms of the report show, as the template takes it."""
+    rows = lines(results)
+    header, body = comparison(results, rows)
+    found = advice(results, rows)
+    mixed = [w for w in results.workloads if w.kind == "mixed"]
+    singles = [w for w in results.workloads if w.kind == "single"]
+    return {
+        "results": results,
+        "banner": PROCEDURE_ONLY if results.procedure_only else "",
+        "banner_why": PROCEDURE_WHY,
+        "advice": found,
+        "header": header,
+        "body": body,
+        "rows": rows,
+        "reasons": reasons(rows),
+        "incomplete": incomplete(results),
+        "protocol": PROTOCOL,
+        "singles": [(w, workload_rows(results, w), outputs(results, w)) for w in singles],
+        "attempts": [
+            [heading(arm), str(n), *attempt_row(attempt)]
+            for w in mixed
+            for arm in results.arms
+            if w.name in arm.measured
+            for n, attempt in enumerate(arm.measured[w.name].attempts, 1)
+        ],
+        "arms": [[heading(a), settings_of(a), str(a.plan["release"]), temperature(a)] for a in results.arms],
+        "span": span,
+        "heading": heading,
+        "percent": percent,
+    }
+
+
+def markdown(results: Results) -> str:
+    """The report as Markdown: the table of the discussion, why something is inconclusive, drafts and evidence."""
+    page = content(results)
+    parts = [f"# Benchmark {results.id}", ""]
+    if page["banner"]:
+        parts += [f"**{page['banner'].upper()}.** {PROCEDURE_WHY}", ""]
+    parts += [f"**{page['advice'].sentence}**", "", page["advice"].rule, ""]
+    parts += ["Median decode tokens per second:", "", pipe_table(page["header"], page["body"]), ""]
+    for title, found in (("Inconclusive:", page["reasons"]), ("Not complete:", page["incomplete"])):
+        if found:
+            parts += [title, "", *(f"- {one}" for one in found), ""]
+    drafted = [[work.title, row[0], *row[3:7]] for work, table, _ in page["singles"] for row in table if row[3] != NONE]
+    if drafted:
+        head = ["workload", "arm", "draft tokens per step", "accepted", "accepted per step", "output tokens per step"]
+        parts += [pipe_table(head, drafted), ""]
+    if page["attempts"]:
+        head = ["arm", "attempt", "request skew", "decode overlap", "answers", "draft tokens per step", "evidence"]
+        parts += ["Ordinary and guided at once, every attempt:", "", pipe_table(head, page["attempts"]), ""]
+    parts += [pipe_table(["arm", "settings", "release", "temperature after workloads"], page["arms"]), ""]
+    parts += [f"- {work.title}: {said}" for work, _, said in page["singles"] if said]
+    prompts = [[w.title, w.file, w.sha256] for w in results.workloads]
+    parts += ["", PROTOCOL, "", pipe_table(["workload", "prompt", "sha256"], prompts)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def html(results: Results) -> str:
+    """The report as one HTML page that loads nothing."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = content(results)
+    page["plots"] = bench_plots.every(results, page["rows"])
+    # A sign of percent never begins a line.
+    return environment.get_template("report.html.j2").render(page).replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def write(results: Results, folder: Path) -> list[Path]:
+    """Write report.md and report.html into ``folder`` and return their paths."""
+    made = []
+    for name, text in (("report.html", html(results)), ("report.md", markdown(results))):
+        path = folder / name
+        path.write_text(text, encoding="utf-8")
+        made.append(path)
+    return made
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make the report of a results file again, beside it."""
+    given = sys.argv[1:] if argv is None else argv
+    if len(given) != 1:
+        print("usage: python -m sparkpair.bench_report RESULTS.json", file=sys.stderr)
+        return 2
+    path = Path(given[0])
+    try:
+        found = load(path)
+    except (OSError, ValueError) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 2
+    for made in write(found, path.parent):
+        print(made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Temperatures of a Spark. Standard library only: runs on a rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .runner import Runner
+
+QUERY = ("nvidia-smi", "--query-gpu=index,temperature.gpu", "--format=csv,noheader,nounits")
+ZONES = Path("/sys/class/thermal")
+# Sensors that are not wired up report zero or a huge number.
+BELIEVABLE = (1.0, 150.0)
+
+
+def _zones(folder: Path) -> list[tuple[str, float]]:
+    found = []
+    for zone in sorted(folder.glob("thermal_zone*")):
+        try:
+            kind = (zone / "type").read_text().strip()
+            found.append((f"{zone.name} {kind}", int((zone / "temp").read_text()) / 1000))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _gpus(text: str) -> list[tuple[str, float]]:
+    found = []
+    for line in text.splitlines():
+        index, _, value = line.partition(",")
+        if value.strip().isdigit():
+            found.append((f"gpu {index.strip()}", float(value)))
+    return found
+
+
+def read(runner: Runner, zones: Path = ZONES) -> dict[str, Any]:
+    """Read GPU and thermal zones once.
+
+    Returns:
+        ``readings`` (list of ``sensor`` and ``celsius``), ``hottest`` (one of them, or None) and ``missing`` (None, or
+        why there is no reading).
+    """
+    done = runner(QUERY, timeout=20)
+    found = (_gpus(done.out) if done.ok else []) + _zones(zones)
+    readings = [{"sensor": name, "celsius": c} for name, c in found if BELIEVABLE[0] <= c <= BELIEVABLE[1]]
+    hottest = max(readings, key=lambda r: float(str(r["celsius"])), default=None)
+    missing = None
+    if hottest is None:
+        why = done.why() if not done.ok else "it names no temperature"
+        missing = f"no sensor: nvidia-smi: {why}; no thermal zone below {zones}"
+    return {"readings": readings, "hottest": hottest, "missing": missing}

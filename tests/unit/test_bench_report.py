@@ -1,0 +1,237 @@
+"""The report: the table of the discussion, the page, the schema of its data, and the comparison of two runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jsonschema
+import pytest
+from sparkpair import bench_compare, bench_report
+from sparkpair.bench_results import Results, Temperature, json_schema, load
+from sparkpair.bench_summary import advice, lines, outputs, temperature
+
+from tests.bench import LAB, bracket, fixed, works
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = {
+    "count": {"A1": 66.9603, "B": 41.6436, "C": 41.4392, "A2": 66.8721},
+    "clamp": {"A1": 63.5715, "B": 39.9767, "C": 40.1336, "A2": 63.2061},
+}
+
+
+@pytest.fixture(scope="module")
+def measured() -> Results:
+    """A bracket on stand-ins, of a pair with GPUs as far as the plan says."""
+    return bracket(works("count", "json", "concurrency", "mixed", runs=2))
+
+
+@pytest.fixture(scope="module")
+def html(measured: Results) -> str:
+    """Its page."""
+    return bench_report.html(measured)
+
+
+class Page(HTMLParser):
+    """Tags, their attributes, and the text of a page; a tag that is not closed in order is an error."""
+
+    VOID = frozenset({"meta", "br", "link", "img", "input", "hr"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data.replace("\N{NO-BREAK SPACE}", " "))
+
+    @property
+    def text(self) -> str:
+        """All of the text."""
+        return " ".join(" ".join(self.words).split())
+
+
+def test_table_has_the_form_and_the_figures_of_the_discussion() -> None:
+    text = bench_report.markdown(fixed(PUBLISHED))
+    assert "| workload | A1 7/7 | B 7/3 | C 3/3 | A2 7/7 | B vs control | C vs control | drift |" in text
+    assert "| count 1-200 | 66.96 | 41.64 | 41.44 | 66.87 | -37.77 % | -38.07 % | -0.13 % |" in text
+    assert "| clamp code | 63.57 | 39.98 | 40.13 | 63.21 | -36.93 % | -36.69 % | -0.57 % |" in text
+    assert "**Run stock: 7/3 is slower on count 1-200 (-37.77 %) and clamp code (-36.93 %);" in text
+    assert "PROVES THE PROCEDURE" not in text
+    assert "output identical in every run of every arm" in text
+
+
+def test_page_loads_nothing_and_is_well_formed(html: str) -> None:
+    page = Page(html)
+    assert [t for t, _ in page.found if t in {"script", "link", "img", "iframe"}] == []
+    loaded = [v for _, attrs in page.found for k, v in attrs.items() if k in {"src", "href", "xlink:href"} and v]
+    assert [v for v in loaded if not v.startswith("#")] == []
+    assert not re.search(r"url\((?!#)|@import", html)
+    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.found
+
+
+def test_ids_of_the_page_are_unique_and_every_reference_finds_one(html: str) -> None:
+    page = Page(html)
+    ids = [a["id"] for _, a in page.found if a.get("id")]
+    assert len(ids) == len(set(ids))
+    wanted = {v.removeprefix("#") for _, a in page.found for k, v in a.items() if k == "xlink:href" and v}
+    assert wanted
+    assert wanted <= set(ids)
+
+
+def test_page_shows_every_plot_table_and_attempt(html: str) -> None:
+    page = Page(html)
+    labels = [a["aria-label"] or "" for t, a in page.found if t == "figure"]
+    assert [label.split(":")[0] for label in labels] == [
+        *("Decode speed", "Against stock", "Drift of the controls", "Several at once", "First token"),
+        *("Accepted drafts", "Accepted drafts"),
+    ]
+    for words in (
+        "several at once: 4",
+        "sha256 d14c2e22623212c4c2749689f6ecb601d15872a7f350f0b8fbb6c277a8565490",
+        "proposal 7, verify 3",
+        "proposal 3, verify 3",
+        "spark-0 65 °C; spark-1: no reading, no sensor: nvidia-smi: not found",
+        "restored",
+    ):
+        assert words in page.text, words
+    assert page.text.count("both right") == 4 * 2
+
+
+def test_pair_without_gpus_says_in_large_letters_that_it_proves_no_speed() -> None:
+    lab = bracket(works("count", runs=1), **LAB)
+    page = bench_report.html(lab)
+    assert re.search(r'class="banner".*?<strong>This proves the procedure, not speed</strong>', page, re.S)
+    assert "THIS PROVES THE PROCEDURE, NOT SPEED" in bench_report.markdown(lab)
+    assert advice(lab, lines(lab)).sentence.startswith("No recommendation, since this pair has no GPUs.")
+
+
+def test_pair_with_gpus_has_no_such_banner(html: str) -> None:
+    assert 'class="banner"' not in html
+
+
+def test_text_from_outside_is_escaped(measured: Results) -> None:
+    work = measured.workloads[0].model_copy(update={"title": "<script>alert(1)</script>"})
+    changed = measured.model_copy(update={"workloads": [work, *measured.workloads[1:]]})
+    page = bench_report.html(changed)
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_unfinished_run_says_what_is_missing_and_recommends_nothing() -> None:
+    found = fixed({"count": {k: v for k, v in PUBLISHED["count"].items() if k != "A2"}, "clamp": PUBLISHED["clamp"]})
+    text = bench_report.markdown(found)
+    assert "- A2 7/7 has not measured count" in text
+    assert "- count 1-200: control A2 has no good run" in text
+    assert "**No recommendation: inconclusive for count 1-200." in text
+    assert Page(bench_report.html(found)).text.count("inconclusive") >= 2
+
+
+def test_nothing_measured_still_makes_a_page() -> None:
+    found = fixed({"count": {}})
+    assert "A1 7/7 has not measured count" in Page(bench_report.html(found)).text
+    assert bench_report.markdown(found)
+
+
+def test_differing_outputs_are_said() -> None:
+    found = fixed(PUBLISHED)
+    count = found.workload("count")
+    assert outputs(found, count).startswith("output identical")
+    other = found.arm("B").measured["count"].runs[0].model_copy(update={"output_sha256": "b" * 64})
+    found.arm("B").measured["count"].runs = [other] * 5
+    assert outputs(found, count).startswith("output differs between arms")
+    found.arm("B").measured["count"].runs = [other, *found.arm("A1").measured["count"].runs[1:]]
+    assert outputs(found, count).startswith("output differs between runs of B")
+
+
+def test_temperatures_take_the_hottest_and_state_a_missing_sensor() -> None:
+    arm = fixed(PUBLISHED).arms[0]
+    assert temperature(arm) == "not read"
+    for name, celsius in (("count", 60.0), ("clamp", 65.0)):
+        arm.measured[name].temperatures = [
+            Temperature(host="spark-0", sensor="gpu 0", celsius=celsius),
+            Temperature(host="spark-1", sensor=None, celsius=None, missing="no sensor"),
+        ]
+    assert temperature(arm) == "spark-0 65 °C; spark-1: no reading, no sensor"
+
+
+# --- results.json -----------------------------------------------------------------------------------------------------
+
+
+def test_results_are_what_the_published_schema_says(measured: Results, tmp_path: Path) -> None:
+    path = measured.save(tmp_path)
+    data = json.loads(path.read_text(encoding="utf-8"))
+    jsonschema.validate(data, json_schema())
+    assert (data["schema"], data["status"]) == (1, "complete")
+    assert load(path) == measured
+    assert not list(tmp_path.glob(".results*"))
+    data["arms"][0]["surprise"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data, json_schema())
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(ValueError, match="surprise"):
+        load(path)
+
+
+def test_the_published_schema_is_current() -> None:
+    published = json.loads((ROOT / "docs" / "benchmark.schema.json").read_text(encoding="utf-8"))
+    assert published == json_schema(), "python -m sparkpair.bench_results > docs/benchmark.schema.json"
+
+
+def test_report_is_made_again_from_its_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = fixed(PUBLISHED).save(tmp_path)
+    assert bench_report.main([str(path)]) == 0
+    first = (tmp_path / "report.html").read_bytes()
+    assert bench_report.main([str(path)]) == 0
+    assert (tmp_path / "report.html").read_bytes() == first
+    assert str(tmp_path / "report.md") in capsys.readouterr().out
+    assert bench_report.main([str(tmp_path / "gone.json")]) == 2
+    assert bench_report.main([]) == 2
+
+
+# --- compare ----------------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_are_compared_arm_by_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    faster = {"count": {k: v * 1.1 for k, v in PUBLISHED["count"].items()}}
+    old, new = fixed(PUBLISHED), fixed(faster, arms="stock,7/3,3/3,stock,7/1")
+    new.id, new.max_num_seqs = "20261203T080000Z", 2
+    paths = []
+    for one in (old, new):
+        folder = tmp_path / one.id
+        paths.append(str(one.save(folder)))
+    assert bench_compare.main(paths) == 0
+    text = capsys.readouterr().out
+    assert "| count 1-200 | B 7/3 | 41.64 | 45.81 | +10.00 % | +10.00 % to +10.00 % |" in text
+    for said in ("max_num_seqs: 4 and 2", "workload clamp is in one of them only", "arm D 7/1 is in one of them only"):
+        assert f"- {said}" in text
+
+
+def test_another_prompt_is_no_comparison() -> None:
+    old, new = fixed(PUBLISHED), fixed(PUBLISHED)
+    new.workloads = [w.model_copy(update={"sha256": "0" * 64}) for w in new.workloads]
+    assert {row[4] for row in bench_compare.rows(old, new)} == {"another request"}
+    assert {row[4] for row in bench_compare.rows(old, old)} == {"+0.00 %"}
+
+
+def test_files_that_cannot_be_compared_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.json").write_text("{}", encoding="utf-8")
+    assert bench_compare.main([str(tmp_path / "bad.json")] * 2) == 2
+    assert "bad.json" in capsys.readouterr().err
+    assert bench_compare.main(["one"]) == 2
