@@ -43,7 +43,9 @@ def drift(states: Mapping[int, Mapping[str, Any] | None], names: Mapping[int, st
             continue
         known[rank] = state
         found += rank_drift(names[rank], state)
-    found += history.disagreements(known, names)
+    last = {names[rank]: str((_accepted(state) or {}).get("release", "none")) for rank, state in known.items()}
+    if len(set(last.values())) > 1:
+        found.append(f"the ranks accepted different releases last: {', '.join(f'{n} {r}' for n, r in last.items())}")
     head = known.get(0)
     entry = _accepted(head) if head else None
     plan = head["plans"].get(entry["release"]) if head and entry else None
