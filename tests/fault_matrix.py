@@ -43,7 +43,7 @@ FAULTS = (
     Fault("image missing", "preflight", "the worker does not hold the image", UNTOUCHED, "image"),
     Fault("weights missing", "preflight", "the worker lacks the pinned snapshot", UNTOUCHED, "snapshot"),
     Fault("worker unreachable while staging", "stage", "SSH of the worker is cut when staging begins", UNTOUCHED,
-          "UNREACHABLE"),
+          "spark-1 was not checked"),
     Fault("disk full", "stage", "the worker has no room for the release", UNTOUCHED, "No space left"),
     Fault("controller killed while staging", "stage", "SIGKILL of ansible-playbook", UNTOUCHED, ""),
     Fault("overlay byte flipped", "lock", "one byte of an overlay changes on the worker after staging", UNTOUCHED,

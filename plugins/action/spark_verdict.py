@@ -62,6 +62,8 @@ class ActionModule(ActionBase):
         done = bool(plan) and all(plan["release"] in accepted(s["history"]) for s in known.values()) and bool(known)
         return result | {
             "accepted": done,
+            "done": done and judged.serving,
+            "leftovers": any(s["leftovers"] for s in states.values() if s is not None),
             "run": args.get("run"),
             "advisory": advisory(plan) if plan else [],
             "notes": live.notes(states, names) if recorded else [],

@@ -6,7 +6,7 @@ module: spark_drift
 short_description: Compare the live pair with the record of its acceptance
 description:
   - Compares release, files, container arguments, environment, mounts, image and overlay bytes of every rank with the
-    last accepted entry of its history, and the histories with each other. Fails on a difference. Runs on the controller
+    last accepted entry of its history, and these entries with each other. Fails on a difference. Runs on the controller
     and opens no connection. Use it with C(run_once).
 options:
   states:

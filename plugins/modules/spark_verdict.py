@@ -79,6 +79,14 @@ accepted:
   description: Whether every rank has recorded the release as accepted. Needs states that were read with records.
   returned: always
   type: bool
+done:
+  description: Whether the pair serves the release and has accepted it.
+  returned: always
+  type: bool
+leftovers:
+  description: Whether an interrupted run left something on a rank.
+  returned: always
+  type: bool
 run:
   description: Id of the run, as given.
   returned: always

@@ -71,8 +71,8 @@ def test_a_pair_as_it_was_accepted_has_no_drift() -> None:
         (lambda s: s["containers"][0]["environment"].update(DFLASH_VERIFY_TOKENS="3"), "DFLASH_VERIFY_TOKENS is set"),
         (lambda s: s["containers"][0]["mounts"].pop(), "is missing"),
         (
-            lambda s: s["history"].append({"run": "q", "release": "x", "outcome": "rolled_back"}),
-            "a: the record lacks 1",
+            lambda s: s["history"].append({"run": "q", "release": "x", "outcome": "accepted"}),
+            f"the ranks accepted different releases last: a {RELEASE}, b x",
         ),
         (lambda s: s["history"].clear(), "b: no release was ever accepted here"),
     ],
@@ -82,6 +82,13 @@ def test_each_kind_of_drift_on_one_rank_is_named(spoil: Any, says: str) -> None:
     states = pair()
     spoil(states[1])
     assert any(says in text for text in drift(states, NAMES)), drift(states, NAMES)
+
+
+def test_a_line_that_nobody_can_mend_is_no_drift_for_ever() -> None:
+    states = pair()
+    states[1]["history_damaged"] = [4]
+    states[0]["history"].insert(0, {"run": "while b was offline", "release": "x", "outcome": "not_restored"})
+    assert drift(states, NAMES) == []
 
 
 def test_a_rank_that_is_not_reached_is_drift() -> None:
