@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sparkpair import overlay_module, overlay_store, plan
+from sparkpair import overlay_module, overlay_store
 from sparkpair.overlay import OverlayError, bad_path, differences
 from sparkpair.overlay_image import Output, proof, run_binary
 from sparkpair.overlay_manifest import ManifestError, Proposal, overlay_digest, ship
@@ -661,17 +661,6 @@ def test_an_overlay_that_was_edited_after_planning_is_refused(case: Case, name: 
         stream.write("\n")
     with pytest.raises(ManifestError, match="edited after it was planned"):
         ship(case.checkout, wanted)
-
-
-def test_the_digest_is_the_one_that_the_plan_holds(case: Case) -> None:
-    folder = case.checkout / "demo"
-    before = overlay_digest(folder)
-    assert plan.overlay_digest(folder) == before
-    (folder / "__pycache__").mkdir()
-    (folder / "__pycache__" / "selfcheck.pyc").write_bytes(b"x")
-    assert overlay_digest(folder) == before
-    (folder / "selfcheck.py").rename(folder / "renamed.py")
-    assert overlay_digest(folder) != before
 
 
 # --- surveys, pins, proofs -------------------------------------------------------------------------------------------

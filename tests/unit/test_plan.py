@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sparkpair.overlay_manifest import overlay_digest
 from sparkpair.plan import (
     DEFAULT_CACHE_DIR,
     RANK_ENVIRONMENT,
@@ -16,7 +17,6 @@ from sparkpair.plan import (
     environment_problems,
     find_overlays,
     fit_stock,
-    overlay_digest,
     own_capture_list,
     rank_differences,
     read_ranks,

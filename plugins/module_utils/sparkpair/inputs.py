@@ -15,6 +15,7 @@ from typing import Any
 from ansible import context
 from ansible.utils.vars import load_extra_vars
 
+from .overlay_manifest import overlay_digest
 from .plan import (
     RANK_VARIABLES,
     Plan,
@@ -22,7 +23,6 @@ from .plan import (
     build_plan,
     find_overlays,
     fit_stock,
-    overlay_digest,
     read_ranks,
     uses_rdma,
 )

@@ -22,6 +22,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from .overlay_manifest import overlay_digest
 from .settings import (
     ABOUT,
     READY_TIMEOUT_MAX,
@@ -154,17 +155,6 @@ class RankInput:
 def canonical(data: Any) -> str:
     """Compact JSON with sorted keys: equal data gives equal bytes."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-
-
-def overlay_digest(folder: Path) -> str:
-    """Hex sha256 over the relative path and content of every file below ``folder``, without Python's caches."""
-    total = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        if "__pycache__" in path.parts:
-            continue
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        total.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
-    return total.hexdigest()
 
 
 def find_overlays(root: Path) -> dict[str, str]:
