@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OVERLAYS := $(VENV)/.overlays
+SCENARIOS ?= default overlay faults
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 ifdef spark_lab_ranks
 export SPARK_LAB_RANKS := $(spark_lab_ranks)
@@ -42,14 +43,17 @@ lint: $(STAMP)  ## ruff, mypy, yamllint, ansible-lint
 	ansible-lint --offline
 
 unit: $(STAMP)  ## pytest
-	pytest -q tests/unit tests/property
+	pytest -q -n 2 tests/unit tests/property
 
 sources: $(OVERLAYS)  ## overlays against the real sources of every vLLM release
 	pytest -q tests/overlays
 
 molecule: lab-up  ## scenarios on the local pair, with the real engine
-	molecule test -s default
-	molecule test -s overlay
+	@rm -f .cache/failed.txt
+	@for scenario in $(SCENARIOS); do \
+		echo "molecule test -s $$scenario"; \
+		molecule test -s $$scenario || { tail -n 200 .cache/failed.txt; echo "scenario $$scenario failed"; exit 1; }; \
+	done
 
 lab-up: $(STAMP)  ## make the local pair (spark_lab_ranks=N for another size)
 	@python molecule/lab/lab.py up
