@@ -8,6 +8,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair.gates import Gate, RefusedChoiceError, Seen, Situation, choose, judge, more
+from sparkpair.gates_host import PAUSE_CELSIUS
 from sparkpair.inputs import plain
 
 display = Display()
@@ -38,7 +39,8 @@ class ActionModule(ActionBase):
         except RefusedChoiceError as error:
             return result | {"failed": True, "msg": str(error), "sparkpair_report": {"outcome": "refused"}}
         states = {int(rank): state for rank, state in (args.get("states") or {}).items()}
-        situation = Situation(args["plan"], states)
+        limits = {name: float(value) for name, value in (args.get("limits") or {}).items()}
+        situation = Situation(args["plan"], states, args.get("history") or [], limits)
         done: list[dict[str, Any]] = []
         figures: dict[str, float] = {}
         for number, (gate, reason) in enumerate(gates, 1):
@@ -70,7 +72,13 @@ class ActionModule(ActionBase):
                 "gates": done,
                 "msg": "gates send nothing in check mode",
             }
-        return result | {"changed": False, "gates": done, **figures, "sparkpair_report": {"gates": done, **figures}}
+        return result | {
+            "changed": False,
+            "gates": done,
+            "figures": figures,
+            **figures,
+            "sparkpair_report": {"gates": done, **figures},
+        }
 
     def _pass(self, gate: Gate, situation: Situation, args: dict[str, Any], task_vars: dict[str, Any] | None) -> Seen:
         ends = time.monotonic() + float((args.get("deadlines") or {}).get(gate.name, gate.deadline))
@@ -84,9 +92,12 @@ class ActionModule(ActionBase):
                     "api_key_file": args.get("api_key_file"),
                     "deadline": max(0.0, ends - time.monotonic()),
                     "groups": groups,
+                    "pause_celsius": situation.limits.get("celsius", PAUSE_CELSIUS),
                 },
                 task_vars=task_vars,
             )
+            if sent.get("paused", 0) >= 1:
+                display.display(f"  gate {gate.name}: paused {sent['paused']:.0f} s, the head was too hot")
             if "responses" not in sent:
                 return Seen(False, f"the head did not answer: {sent.get('msg', 'no reason')}", "answers of the head")
             answers.extend(sent["responses"])

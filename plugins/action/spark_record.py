@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from sparkpair.gates_host import pool_basis
 from sparkpair.inputs import plain
 from sparkpair.rollback import is_stock
 
@@ -40,6 +41,8 @@ class ActionModule(ActionBase):
             "gates": args.get("gates") or [],
             "phases": args.get("phases") or {},
             "start_seconds": float(args.get("start_seconds") or 0),
+            "figures": args.get("figures") or {},
+            "memory_settings": pool_basis(plan.get("settings") or {}),
             "advisory": args.get("advisory") or [],
             "who": getpass.getuser(),
             "controller": socket.gethostname(),

@@ -6,10 +6,11 @@ module: spark_gate
 short_description: Let a started pair pass the acceptance gates
 description:
   - Runs the gates in order on the head (ranks, parity, ray, health, models, auth, completion, warmup, width, canary,
-    stream, concurrent, thinking, json, tool, mixed, long, acceptance), prints a line for each, and stops at the first
-    that fails.
-  - Two more run only when they are asked for by name. C(soak) watches the pair for a minute. C(quality) asks the model
-    to count without a schema, which a random model cannot do.
+    stream, concurrent, thinking, json, tool, mixed, long, acceptance, kv_pool), prints a line for each, and stops at
+    the first that fails.
+  - Others run only when they are asked for by name. C(temperature), C(memory) and C(kernel) look at what the traffic
+    did to the Sparks, and need states that were read after it. C(soak) watches the pair for a minute. C(quality) asks
+    the model to count without a schema, which a random model cannot do.
 options:
   plan:
     description: The plan of the release that was started.
@@ -40,6 +41,15 @@ options:
     type: list
     elements: str
     default: []
+  history:
+    description: Entries of the head's history, for gates that compare with an earlier acceptance.
+    type: list
+    elements: dict
+    default: []
+  limits:
+    description: Limits that differ from their defaults; C(celsius) (90) and C(headroom_gib) (2).
+    type: dict
+    default: {}
   deadlines:
     description: Seconds by name of a gate, where its own deadline does not fit.
     type: dict

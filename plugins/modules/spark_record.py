@@ -45,6 +45,9 @@ options:
     description: Seconds that the start took until the pair served; 0 when nothing was started.
     type: float
     default: 0
+  figures:
+    description: Figures that the gates measured, by name.
+    type: dict
   advisory:
     description: What the operator was told before the start.
     type: list

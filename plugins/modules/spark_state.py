@@ -20,6 +20,10 @@ options:
     description: Ask Ray, inside the running engine container, which nodes are alive.
     type: bool
     default: false
+  host:
+    description: Also read temperatures, and what the kernel said about GPU and memory since the engine was started.
+    type: bool
+    default: false
   records:
     description: Also read the history, and verify every release that is there.
     type: bool

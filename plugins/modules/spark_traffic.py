@@ -19,6 +19,10 @@ options:
     description: Seconds for everything.
     type: float
     default: 300.0
+  pause_celsius:
+    description: Wait, within the deadline, while a sensor of this rank is at this temperature or above; 0 for never.
+    type: float
+    default: 0.0
   groups:
     description:
       - Groups with C(name), C(mode) (sequential, or concurrent for all at once) and C(requests).

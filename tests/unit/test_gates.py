@@ -128,6 +128,7 @@ def test_every_fault_of_the_stand_in_is_used() -> None:
 
 def test_every_gate_is_proved_to_fire() -> None:
     elsewhere = {"ranks", "parity", "stock", "ray", "auth", "thinking", "quality"}
+    elsewhere |= {"temperature", "memory", "kernel", "kv_pool"}  # test_gates_host.py
     assert {gate for gate, _, _ in FIRES} | elsewhere == set(BY_NAME)
 
 
@@ -139,7 +140,11 @@ def test_engine_that_hangs_fails_at_the_deadline(gate: str) -> None:
     assert "no complete answer within 0.3 s" in seen.seen
 
 
-@pytest.mark.parametrize("gate", sorted(name for name in BY_NAME if name not in ("ranks", "parity", "stock", "ray")))
+# Gates that send nothing, and the one that says so when an engine tells nothing.
+STATES_ONLY = ("ranks", "parity", "stock", "ray", "temperature", "memory", "kernel", "kv_pool")
+
+
+@pytest.mark.parametrize("gate", sorted(name for name in BY_NAME if name not in STATES_ONLY))
 @pytest.mark.parametrize(
     "body", ["null", "[]", '{"choices": [], "usage": null}', '{"data": 5, "choices": 5}', "<html>"]
 )

@@ -18,10 +18,16 @@ PATIENCE = 900
 
 @dataclass(frozen=True)
 class Situation:
-    """What gates may look at: the plan, and the states of all ranks (rank number to state, None when not reached)."""
+    """What gates may look at.
+
+    The plan, the states of all ranks (rank number to state, None when not reached), the head's history, and limits of
+    single gates that differ from their defaults.
+    """
 
     plan: Mapping[str, Any]
     states: Mapping[int, Mapping[str, Any] | None]
+    history: Sequence[Mapping[str, Any]] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def model(self) -> str:

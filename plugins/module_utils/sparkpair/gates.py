@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from . import gates_drafts as drafts
 from . import gates_guided as guided
+from . import gates_host as host
 from . import gates_load as load
 from . import live, parity, warmup
 from .containers import CONTAINER
@@ -190,6 +191,11 @@ GATES: tuple[Gate, ...] = (
         drafts.no_speculation,
         drafts.continue_acceptance,
     ),
+    Gate("kv_pool", 30, host.build_pool, host.judge_pool),
+    # These look at what the traffic did to the Sparks, so the role asks for them by name after it.
+    Gate("temperature", 30, _nothing, host.judge_temperature, extra=True),
+    Gate("memory", 30, _nothing, host.judge_memory, extra=True),
+    Gate("kernel", 30, _nothing, host.judge_kernel, extra=True),
     Gate("soak", 300, load.build_soak, load.judge_soak, extra=True),
     Gate("quality", 180, guided.build_free_json, guided.judge_json, extra=True),
 )

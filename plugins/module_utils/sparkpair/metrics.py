@@ -11,6 +11,7 @@ DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+CACHE_CONFIG = "vllm:cache_config_info"
 KEEP_LINES = "vllm:spec_decode_num_"
 
 
@@ -51,6 +52,18 @@ def parse(text: str) -> Counters:
     if not all(math.isfinite(value) for value in (*sums.values(), *positions.values())):
         raise MetricsError("/metrics holds a counter that is not a number")
     return Counters(sums[DRAFTS], sums[DRAFT_TOKENS], sums[ACCEPTED], positions)
+
+
+def kv_pool_tokens(text: str) -> int | None:
+    """Tokens that fit the KV pool, from the labels of ``vllm:cache_config_info``; None when they do not tell."""
+    try:
+        for family in text_string_to_metric_families(text + "\n"):
+            for sample in family.samples:
+                if sample.name == CACHE_CONFIG:
+                    return int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
+    except (ValueError, KeyError):
+        return None
+    return None
 
 
 def delta(before: Counters, after: Counters) -> Counters:

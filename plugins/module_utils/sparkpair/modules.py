@@ -25,17 +25,17 @@ def spark_state() -> None:
             "release": {"type": "str"},
             "ray": {"type": "bool", "default": False},
             "records": {"type": "bool", "default": False},
+            "host": {"type": "bool", "default": False},
             "probe": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     root = Path(module.params["root"])
-    found = state.read(
-        root, run, release=module.params["release"], ray=module.params["ray"], records=module.params["records"]
-    )
+    wanted = {key: module.params[key] for key in ("release", "ray", "records", "host")}
+    found = state.read(root, run, **wanted)
     if module.params["probe"] and found["plan"] and any(c["running"] for c in found["containers"]):
-        wanted = probe.requests(found["plan"])
-        found["responses"] = traffic.run_groups(**wanted, api_key_file=str(root / "current" / "secrets" / "api_key"))
+        asked = probe.requests(found["plan"])
+        found["responses"] = traffic.run_groups(**asked, api_key_file=str(root / "current" / "secrets" / "api_key"))
     module.exit_json(changed=False, state=found)
 
 
@@ -200,16 +200,21 @@ def spark_traffic() -> None:
             "api_key_file": {"type": "path", "no_log": False},
             "deadline": {"type": "float", "default": 300.0},
             "groups": {"type": "list", "elements": "dict", "required": True},
+            "pause_celsius": {"type": "float", "default": 0.0},
         },
         supports_check_mode=True,
     )
     if module.check_mode:
         module.exit_json(changed=False, responses=[])
+    params = dict(module.params)
+    limit = params.pop("pause_celsius")
+    paused = sensors.cool_down(run, limit, params["deadline"]) if limit else 0.0
+    params["deadline"] = max(0.0, params["deadline"] - paused)
     try:
-        responses = traffic.run_groups(**module.params)
+        responses = traffic.run_groups(**params)
     except ValueError as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, responses=responses)
+    module.exit_json(changed=False, responses=responses, paused=paused)
 
 
 def _running_image() -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
-from .runner import Runner
+from .runner import Clock, Runner, Sleep
 
 QUERY = ("nvidia-smi", "--query-gpu=index,temperature.gpu", "--format=csv,noheader,nounits")
 ZONES = Path("/sys/class/thermal")
 # Sensors that are not wired up report zero or a huge number.
 BELIEVABLE = (1.0, 150.0)
+COOLING_SECONDS = 5.0
 
 
 def _zones(folder: Path) -> list[tuple[str, float]]:
@@ -49,3 +51,25 @@ def read(runner: Runner, zones: Path = ZONES) -> dict[str, Any]:
         why = done.why() if not done.ok else "it names no temperature"
         missing = f"no sensor: nvidia-smi: {why}; no thermal zone below {zones}"
     return {"readings": readings, "hottest": hottest, "missing": missing}
+
+
+def cool_down(
+    runner: Runner,
+    limit: float,
+    patience: float,
+    *,
+    zones: Path = ZONES,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> float:
+    """Wait while the hottest sensor is at ``limit`` C or above, at most ``patience`` seconds; returns the seconds.
+
+    Without a sensor there is nothing to wait for; the gate about temperature says that it is missing.
+    """
+    start = clock()
+    while clock() - start < patience:
+        hottest = read(runner, zones)["hottest"]
+        if hottest is None or hottest["celsius"] < limit:
+            break
+        sleep(COOLING_SECONDS)
+    return round(clock() - start, 1)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import containers, history, memory
+from . import containers, history, kernel, memory, sensors
 from .runner import Runner
 from .store import Store
 
@@ -40,7 +40,13 @@ def _plan(store: Store, release: str) -> dict[str, Any] | None:
 
 
 def read(
-    root: Path, runner: Runner, *, release: str | None = None, ray: bool = False, records: bool = False
+    root: Path,
+    runner: Runner,
+    *,
+    release: str | None = None,
+    ray: bool = False,
+    records: bool = False,
+    host: bool = False,
 ) -> dict[str, Any]:
     """State of this rank.
 
@@ -50,13 +56,14 @@ def read(
         release: a release to verify by content; the current one when not given.
         ray: also ask Ray inside a running container.
         records: also read the history, and verify every release that is there.
+        host: also read temperatures, and what the kernel said since the engine was started.
 
     Returns:
         ``hostname``, ``time`` (epoch seconds), ``memory`` (KiB), ``current``, ``releases`` (ids), ``leftovers``,
         ``release`` (``id``, ``exists``, ``damage``), ``overlays`` (``target``, ``source`` and ``sha256`` of its files),
         ``plan`` (the current release's, or None), ``docker`` (None, or why it did not answer), ``containers`` (list),
         ``ray`` when asked; with records also ``history`` (entries), ``history_damaged`` (line numbers), ``checks``
-        (release to its damage) and ``plans`` (release to its plan).
+        (release to its damage) and ``plans`` (release to its plan); with host also ``sensors`` and ``kernel``.
     """
     store = Store(root)
     current = store.current()
@@ -91,6 +98,10 @@ def read(
         state["docker"] = str(error)
         return state
     state["containers"] = [c.as_dict() for c in found]
+    if host:
+        state["sensors"] = sensors.read(runner)
+        started = [c.started_at for c in found if c.running]
+        state["kernel"] = kernel.since(runner, started[0]) if started else {"lines": [], "missing": "no engine runs"}
     if ray:
         live = [c for c in found if c.running and c.name == containers.CONTAINER]
         state["ray"] = ray_nodes(runner, live[0]) if live else {"alive": [], "error": "no engine container runs"}
