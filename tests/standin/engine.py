@@ -60,6 +60,7 @@ FAULTS = {
 }
 PHRASE = ("a", "lamp", "burns", "over", "the", "quiet", "sea", "and", "ships", "find", "their", "way", "home")
 PROMPT_FLOOR = 12
+SERIAL_GAP = 0.2
 SIMPLE = {"integer": 1, "number": 1.5, "boolean": True}
 
 
@@ -315,6 +316,8 @@ class _Handler(BaseHTTPRequestHandler):
             elif e.has("serial"):
                 with e.turn:
                     self._answer(body)
+                    # A client on a busy machine reads late, and two answers in a row would look like two at once.
+                    time.sleep(SERIAL_GAP)
             else:
                 self._answer(body)
         finally:
