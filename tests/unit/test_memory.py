@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from sparkpair import engine, memory
+from sparkpair.runner import Completed
 
 GIB = 1 << 30
 
@@ -70,3 +72,37 @@ def test_memory_that_never_settles_ends_the_wait_at_its_deadline(tmp_path: Path)
 def test_nothing_wanted_is_no_wait_even_where_memory_cannot_be_read(tmp_path: Path) -> None:
     found = engine.settle(0, 60, meminfo=tmp_path / "none", sleep=lambda _: pytest.fail("waited"))
     assert (found.ok, found.free) == (True, 0)
+
+
+class Host:
+    """Commands of a host with a clock; one that hangs takes all the time that it gets."""
+
+    def __init__(self, broken: str = "") -> None:
+        self.broken, self.now = broken, 0.0
+        self.calls: list[tuple[list[str], float]] = []
+
+    def __call__(self, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> Completed:
+        """Run nothing."""
+        assert stdin is None
+        self.calls.append((list(argv), timeout))
+        if argv[0] == self.broken:
+            self.now += timeout
+            return Completed(124, "", f"no answer within {timeout:.0f} s")
+        return Completed(0, "", "")
+
+
+def test_the_cache_is_written_back_and_then_dropped() -> None:
+    host = Host()
+    assert memory.drop_caches(host, 60, clock=lambda: host.now) == []
+    assert [argv for argv, _ in host.calls] == [["sync"], ["sysctl", "-q", "-w", "vm.drop_caches=3"]]
+
+
+def test_a_sync_that_hangs_is_ended_and_told() -> None:
+    host = Host("sync")
+    assert memory.drop_caches(host, 20, clock=lambda: host.now) == ["sync: no answer within 20 s"]
+    assert [timeout for _, timeout in host.calls] == [20, 1]
+
+
+def test_a_cache_that_cannot_be_dropped_is_told() -> None:
+    host = Host("sysctl")
+    assert memory.drop_caches(host, 20, clock=lambda: host.now)[0].startswith("sysctl -q -w vm.drop_caches=3: ")

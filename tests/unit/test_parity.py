@@ -130,3 +130,13 @@ def test_a_trace_of_a_width_on_one_rank_is_found(change: Callable[[dict[str, Any
     assert len(traces) == 1
     assert wanted in traces[0]
     assert made["ranks"][1]["host"] in traces[0]
+
+
+@pytest.mark.parametrize(("layers", "same"), [("sha256:aa", True), ("sha256:bb", False), ("", False)])
+def test_ids_of_two_image_stores_are_told_apart_by_the_layers(layers: str, same: bool) -> None:
+    made = plan()
+    live = states(made)
+    live[0]["layers"] = {live[0]["containers"][0]["image_id"]: "sha256:aa"}
+    live[1]["containers"][0]["image_id"] = "sha256:" + "2" * 64
+    live[1]["layers"] = {"sha256:" + "2" * 64: layers}
+    assert (parity.differences(made, live) == []) is same

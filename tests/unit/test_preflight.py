@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sparkpair.images import RAY_PROBE
 from sparkpair.preflight import CHECKS, IDS, check, chosen, verdict
-from sparkpair.preflight_content import RAY_PROBE
 from sparkpair.preflight_fabric import discover, gid_rows, netdev_of
 from sparkpair.preflight_host import GIB, Host, Options, Thresholds, version
 from sparkpair.preflight_pair import proposal_lines
@@ -339,7 +339,7 @@ def image_of_another_architecture(s: Spark) -> None:
     s.image["Architecture"] = "amd64"
 
 
-@fault("image", "info", "is not on this host", "docker pull it")
+@fault("image", "info", "is not on this host", "deploy.yml brings it")
 def image_not_pulled_yet(s: Spark) -> None:
     s.image = None
 

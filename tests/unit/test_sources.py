@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sparkpair.settings import ABOUT, resolve
 from sparkpair.settings_docs import env_example
-from sparkpair.sources import EnvFile, Gathered, gather, parse_env, read_env_file
+from sparkpair.sources import EnvFile, Gathered, gather, parse_env, read_env_file, read_password
 
 WHERE = "/home/op/.env"
 
@@ -198,3 +198,27 @@ def test_the_example_file_is_accepted_when_every_line_is_active() -> None:
     assert not resolved.problems
     assert resolved.settings == resolve({}).settings
     assert set(result.given) == set(ABOUT)
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "why"),
+    [(0o644, "s3cret", "mode 0644, so others can read it"), (0o600, "", "is empty"), (None, "", "cannot be read")],
+)
+def test_a_password_file_that_will_not_do_is_named_without_its_content(
+    tmp_path: Path, mode: int | None, text: str, why: str
+) -> None:
+    path = tmp_path / "token"
+    if mode is not None:
+        path.write_text(text)
+        path.chmod(mode)
+    with pytest.raises(ValueError, match=why) as refused:
+        read_password(path)
+    assert str(path) in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_password_is_the_first_line_of_a_private_file(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("s3cret with spaces \r\nnot this\n")
+    path.chmod(0o600)
+    assert read_password(path) == "s3cret with spaces "

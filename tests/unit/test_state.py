@@ -37,6 +37,8 @@ class Docker:
             return self.ray
         if argv[1] == "ps":
             return Completed(0, "\n".join(self.containers), "")
+        if argv[1:3] == ["image", "inspect"]:
+            return Completed(0, json.dumps([{"Id": argv[3], "RootFS": {"Layers": ["sha256:aa"]}}]), "")
         assert argv[1] == "inspect"
         return Completed(0, json.dumps([self._document(name, up) for name, up in self.containers.items()]), "")
 

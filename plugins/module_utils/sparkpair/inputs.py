@@ -21,6 +21,7 @@ from .plan import (
     Plan,
     RankInput,
     build_plan,
+    canonical,
     find_overlays,
     fit_stock,
     read_ranks,
@@ -31,6 +32,7 @@ from .sources import EnvFile, gather, read_env_file
 
 OVERLAYS = Path(__file__).resolve().parents[3] / "files" / "overlays"
 RELEASE_ROLE = Path(__file__).resolve().parents[3] / "roles" / "spark_release"
+IMAGE_FILES = Path(__file__).resolve().parents[3] / "roles" / "spark_image" / "files"
 ENV_FILE_ALLOWED = "a path to a file of lines KEY=value"
 
 
@@ -39,6 +41,18 @@ def layout_digest() -> str:
     return hashlib.sha256(
         "".join(overlay_digest(RELEASE_ROLE / p) for p in ("files", "templates")).encode()
     ).hexdigest()
+
+
+def ray_files(ray: str) -> dict[str, str]:
+    """Name to text of the files that an image with this version of Ray is built from. Raises OSError without them."""
+    named = {"Dockerfile": "Dockerfile", "check.py": "check.py", "requirements.txt": f"ray-{ray}.txt"}
+    return {name: (IMAGE_FILES / file).read_text(encoding="utf-8") for name, file in named.items()}
+
+
+def ray_recipes() -> dict[str, str]:
+    """Every version of Ray that this checkout has a requirements file for, with the digest of its build files."""
+    versions = [p.stem.removeprefix("ray-") for p in sorted(IMAGE_FILES.glob("ray-*.txt"))]
+    return {v: hashlib.sha256(canonical(ray_files(v)).encode()).hexdigest() for v in versions}
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,14 @@ class Inputs:
 
     def plan(self) -> Plan:
         """Build the plan with this checkout's overlays; raises ``Refused`` with all problems."""
-        return build_plan(self.resolved, self.ranks, find_overlays(OVERLAYS), self.problems, layout_digest())
+        return build_plan(
+            self.resolved,
+            self.ranks,
+            find_overlays(OVERLAYS),
+            self.problems,
+            layout_digest(),
+            ray_recipes=ray_recipes(),
+        )
 
 
 def plain(value: Any) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+from .runner import Clock, Runner
 
 MARGIN = 3 * 512 * 1024 * 1024
 """Bytes that must be free beyond the engine's share; 1.5 GiB, as the recipe's operators found by experience."""
@@ -24,3 +27,16 @@ def kib(meminfo: Path = Path("/proc/meminfo")) -> dict[str, int]:
 def need(share: float, total: int) -> int:
     """Bytes that must be free before an engine that takes ``share`` of ``total`` bytes starts; 0 for no share."""
     return int(share * total) + MARGIN if share else 0
+
+
+def drop_caches(runner: Runner, timeout: float, *, clock: Clock = time.monotonic) -> list[str]:
+    """Write dirty pages back and drop the page cache; returns what could not be done, and never raises.
+
+    ``sync`` and ``sysctl`` share ``timeout`` seconds: on a bad disk or a lost network file system they may hang.
+    """
+    began, problems = clock(), list[str]()
+    for argv in (["sync"], ["sysctl", "-q", "-w", "vm.drop_caches=3"]):
+        done = runner(argv, timeout=max(1.0, timeout - (clock() - began)))
+        if not done.ok:
+            problems.append(f"{' '.join(argv)}: {done.why()}")
+    return problems

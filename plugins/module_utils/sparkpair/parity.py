@@ -94,13 +94,28 @@ def differences(plan: Mapping[str, Any], states: Mapping[int, Mapping[str, Any] 
         if head is None or number == 0:
             continue
         name = str(next(r["host"] for r in plan["ranks"] if r["rank"] == number))
-        if container["image_id"] != head["image_id"]:
+        if not _same_image(states, number, container, head):
             found.append(f"{name}: image {container['image_id'][:19]}, the head runs {head['image_id'][:19]}")
         mine, theirs = container["environment"], head["environment"]
         for key in sorted({*mine, *theirs} - RANK_ENVIRONMENT):
             if mine.get(key) != theirs.get(key):
                 found.append(f"{name}: environment {key} is {mine.get(key)!r}, the head has {theirs.get(key)!r}")
     return found
+
+
+def _same_image(
+    states: Mapping[int, Mapping[str, Any] | None],
+    number: int,
+    container: Mapping[str, Any],
+    head: Mapping[str, Any],
+) -> bool:
+    """Equal ids, or else equal layers: the id of the same image differs between Docker's image stores."""
+    if container["image_id"] == head["image_id"]:
+        return True
+    mine, theirs = (
+        ((states[n] or {}).get("layers") or {}).get(c["image_id"]) for n, c in ((number, container), (0, head))
+    )
+    return bool(mine) and mine == theirs
 
 
 def width_traces(plan: Mapping[str, Any], states: Mapping[int, Mapping[str, Any] | None]) -> list[str]:

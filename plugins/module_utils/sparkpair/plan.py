@@ -116,6 +116,7 @@ class Plan(BaseModel):
     expected_width: int | None
     executor: str
     image: str
+    image_inputs: str
     package_root: str
     served_model_name: str
     port: int
@@ -718,6 +719,13 @@ def rule_problems(resolved: Resolved, rank_count: int) -> list[Problem]:
     other = "ray_port" if s.executor == "ray" else "master_port"
     if s.port == getattr(s, other):
         refuse(f"is also {other}", "port", other, "executor", allowed=f"a port other than {other}")
+    if s.registry_user and not s.registry_password_file:
+        refuse(
+            "is empty, and registry_user is set",
+            "registry_password_file",
+            "registry_user",
+            allowed="a file on the controller, mode 0600, with the account's password or token",
+        )
     for reason in argument_problems(s.extra_args):
         refuse(reason, "extra_args", allowed="arguments that the plan does not set itself")
     for reason in environment_problems(s.extra_env):
@@ -739,7 +747,36 @@ def fit_stock(resolved: Resolved, rank_count: int) -> Resolved:
     )
 
 
+# --- the image ---
+
+
+def engine_image(settings: Settings, recipe: str) -> tuple[str, str]:
+    """Name under which every rank starts the engine image, and the hash of what it is made of ("" for its own name).
+
+    An image that is pinned by digest, or that must hold a pinned Ray, gets a local name that carries that hash: a
+    digest names nothing on a rank that did not pull it, and a built image has no registry. ``recipe`` is the digest of
+    the build files of the pinned Ray.
+    """
+    ray = settings.ray_version if settings.executor == "ray" else ""
+    if not ray and "@" not in settings.image:
+        return settings.image, ""
+    made_of = {"image": settings.image, "ray": ray, "recipe": recipe if ray else ""}
+    inputs = hashlib.sha256(canonical(made_of).encode()).hexdigest()
+    return f"sparkpair/engine:{inputs[:RELEASE_DIGITS]}", inputs
+
+
 # --- the plan --------------------------------------------------------------------------------------------------------
+
+
+def _unknown_ray(resolved: Resolved, recipes: Mapping[str, str] | None) -> list[Problem]:
+    s = resolved.settings
+    if recipes is None or s.executor != "ray" or not s.ray_version or s.ray_version in recipes:
+        return []
+    if not resolved.invalid.isdisjoint({"ray_version", "executor"}):
+        return []
+    base = problem("ray_version", Given(s.ray_version, resolved.origins["ray_version"]), "has no requirements file")
+    known = " or ".join(sorted(recipes)) or "none"
+    return [Problem(base.setting, base.given, base.origin, f"{known}, or empty", base.reason)]
 
 
 def expected_width(settings: Settings) -> int | None:
@@ -779,20 +816,25 @@ def build_plan(
     overlays: Mapping[str, str] | None = None,
     problems: Iterable[Problem] = (),
     layout: str = "",
+    *,
+    ray_recipes: Mapping[str, str] | None = None,
 ) -> Plan:
     """Build the plan.
 
     ``ranks`` come from ``read_ranks``; ``overlays`` maps the name of every overlay of this checkout to the digest of
     its folder, and is used with a verify width only. ``problems`` are earlier findings (files, ranks) to report along.
     ``layout`` is a digest of the templates and scripts that a release is made of, so that a change of theirs is a new
-    release.
+    release. ``ray_recipes`` maps each version of Ray that this checkout can build an image with to the digest of its
+    build files; None allows every version.
 
     Raises ``Refused`` with every problem when there is any.
     """
     found = [*problems, *resolved.problems, *rule_problems(resolved, len(ranks))]
+    s = resolved.settings
+    found += _unknown_ray(resolved, ray_recipes)
     if found:
         raise Refused(found)
-    s = resolved.settings
+    image, image_inputs = engine_image(s, (ray_recipes or {}).get(s.ray_version, ""))
     ordered = sorted(ranks, key=lambda r: r.rank)
     rdma = uses_rdma(s)
     api_key = s.api_key.get_secret_value()
@@ -805,7 +847,8 @@ def build_plan(
         structured_width=s.structured_width,
         expected_width=expected_width(s),
         executor=s.executor,
-        image=s.image,
+        image=image,
+        image_inputs=image_inputs,
         package_root=s.package_root,
         served_model_name=s.served_model_name,
         port=s.port,

@@ -33,7 +33,7 @@ CHECKS: tuple[Check, ...] = (
     Check("compose", system.compose, ("docker",)),
     Check("nvidia_runtime", system.nvidia_runtime, ("docker",)),
     Check("gpu", system.gpu),
-    Check("foreign_gpu", system.foreign_gpu),
+    Check("foreign_gpu", system.foreign_gpu, ("gpu",)),
     Check("fabric_interface", fabric.fabric_interface),
     Check("fabric_route", fabric.fabric_route, ("fabric_interface",)),
     Check("fabric_mtu", fabric.fabric_mtu, ("fabric_interface",)),

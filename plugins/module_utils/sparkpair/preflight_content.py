@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -10,18 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import images
 from .preflight_host import HF_TARGET, Context, Finding, Skipped, gib
 
-DOCKER_ARCHITECTURE = {"aarch64": "arm64", "x86_64": "amd64"}
-MARK = "SPARKPAIR_PROBE "
-RAY_PROBE = f"""
-import json
-try:
-    import ray
-    print({MARK!r} + json.dumps(ray.__version__))
-except ImportError:
-    print({MARK!r} + json.dumps(None))
-"""
 FLAG = re.compile(r"(?<![\w-])--[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -82,7 +72,7 @@ def disk(ctx: Context) -> Iterator[Finding]:
     """Room for image, weights and releases; what is already there is credited."""
     needs: list[tuple[str, str, int]] = [(ctx.options.root, "releases", ctx.thresholds.release_bytes)]
     info, why = ctx.docker
-    if not why and not ctx.image_data:
+    if not why and not (ctx.image_data or ctx.source_data):
         containerd = "io.containerd.snapshotter" in str(info.get("DriverStatus") or "")
         store = "/var/lib/containerd" if containerd else str(info.get("DockerRootDir") or "/var/lib/docker")
         needs.append((store, "the image", ctx.thresholds.image_bytes))
@@ -111,42 +101,29 @@ def disk(ctx: Context) -> Iterator[Finding]:
 
 def image(ctx: Context) -> Iterator[Finding]:
     """The image is there, built for this machine. Its content, not its local id, is reported for parity."""
-    data = ctx.image_data
-    ctx.facts["image"] = None
-    if not data:
+    data = ctx.image_data or ctx.source_data
+    reference = ctx.image if ctx.image_data else ctx.source
+    ctx.facts["image"] = images.content(data, reference) if data else None
+    if not ctx.image_data:
         yield ctx.finding(
             "image",
             "blocked" if ctx.options.staged else "info",
-            observed=f"{ctx.image} is not on this host",
+            observed=f"{ctx.image} is not on this host"
+            + (f", but {ctx.source}, which it comes from, is" if data else ""),
             wanted="the image on every rank",
-            remedy="docker pull it on this rank, or docker save | docker load it from the head",
+            remedy="deploy.yml brings it, unless image_transfer is none: then docker pull or docker load it here",
         )
+    if not data:
         return
-    layers = "\n".join((data.get("RootFS") or {}).get("Layers") or [])
-    ctx.facts["image"] = {
-        "reference": ctx.image,
-        "digests": sorted({str(d).rpartition("@")[2] for d in data.get("RepoDigests") or []}),
-        "layers": "sha256:" + hashlib.sha256(layers.encode()).hexdigest() if layers else "",
-        "id": data.get("Id", ""),
-    }
-    wanted = DOCKER_ARCHITECTURE.get(ctx.options.wanted_architecture, ctx.options.wanted_architecture)
+    wanted = images.DOCKER_ARCHITECTURE.get(ctx.options.wanted_architecture, ctx.options.wanted_architecture)
     if data.get("Architecture") not in (wanted, "", None):
         yield ctx.finding(
             "image",
             "blocked",
-            observed=f"{ctx.image} is built for {data['Architecture']}",
+            observed=f"{reference} is built for {data['Architecture']}",
             wanted=wanted,
-            remedy=f"docker image rm {ctx.image}, then pull it again for linux/{wanted}",
+            remedy=f"docker image rm {reference}, then pull it again for linux/{wanted}",
         )
-
-
-def _inside(ctx: Context, entrypoint: str, *arguments: str) -> tuple[bool, str, str]:
-    """Run a program of the image in a container without network or GPU that is removed when it ends."""
-    done = ctx.host.run(
-        ["docker", "run", "--rm", "--network", "none", "--entrypoint", entrypoint, ctx.image, *arguments],
-        timeout=ctx.thresholds.probe_seconds,
-    )
-    return done.ok, done.out, done.why()
 
 
 def ray(ctx: Context) -> Iterator[Finding]:
@@ -157,15 +134,13 @@ def ray(ctx: Context) -> Iterator[Finding]:
         raise Skipped("starts a container of the image, and was not asked for")
     if not ctx.image_data:
         raise Skipped("the image is not on this host")
-    ok, out, why = _inside(ctx, "python3", "-c", RAY_PROBE)
-    marked = [line for line in out.splitlines() if line.startswith(MARK)]
-    seen = json.loads(marked[-1].removeprefix(MARK)) if ok and marked else None
+    seen, why = images.ray_in(ctx.host.run, ctx.image, timeout=ctx.thresholds.probe_seconds)
     ctx.facts["ray"] = seen
     if not seen:
         yield ctx.finding(
             "ray",
             "blocked",
-            observed="no Ray in the image" if marked else f"the image's python3 does not answer: {why}",
+            observed=f"the image's python3 does not answer: {why}" if why else "no Ray in the image",
             wanted="an image with Ray",
             remedy="use an image with Ray in it, or set executor: mp",
         )
@@ -182,9 +157,10 @@ def engine_flags(ctx: Context) -> Iterator[Finding]:
     given = ctx.options.engine_flags or [a for r in ctx.plan["ranks"] for a in r["arguments"] if a.startswith("--")]
     wanted = sorted({_flag(f) for f in given})
     # Recent versions print only groups for a plain --help, older ones do not know --help=all.
-    ok, out, why = _inside(ctx, "vllm", "serve", "--help=all")
+    ask, patience = (ctx.host.run, ctx.image, "vllm", "serve"), ctx.thresholds.probe_seconds
+    ok, out, why = images.inside(*ask, "--help=all", timeout=patience)
     if not ok or not FLAG.search(out):
-        ok, out, why = _inside(ctx, "vllm", "serve", "--help")
+        ok, out, why = images.inside(*ask, "--help", timeout=patience)
     known = {_flag(f) for f in FLAG.findall(out)} if ok else set()
     if not known:
         raise Skipped(f"the image does not print its flags: {why}")

@@ -290,7 +290,20 @@ class Context:
     @cached_property
     def image_data(self) -> dict[str, Any]:
         """``docker image inspect`` of the image; {} when it is absent."""
-        done = self.host.run(["docker", "image", "inspect", self.image], timeout=30)
+        return self._inspected(self.image)
+
+    @property
+    def source(self) -> str:
+        """The reference that the image comes from: the image's own, or another one when the ranks rename it."""
+        return self.image if self.options.image else str(self.setting("image") or self.image)
+
+    @cached_property
+    def source_data(self) -> dict[str, Any]:
+        """``docker image inspect`` of what the image comes from; {} when it is absent."""
+        return self.image_data if self.source == self.image else self._inspected(self.source)
+
+    def _inspected(self, reference: str) -> dict[str, Any]:
+        done = self.host.run(["docker", "image", "inspect", reference], timeout=30)
         with suppress(ValueError):
             found = json.loads(done.out or "[]")
             return dict(found[0]) if done.ok and found else {}

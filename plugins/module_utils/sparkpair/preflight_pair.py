@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from .images import same_image
 from .preflight import PAIR_IDS, verdict
 from .preflight_host import LEVELS, Finding, Level, Thresholds
 from .screen import short_image, table
@@ -188,17 +189,10 @@ def _image_parity(answered: Mapping[int, Mapping[str, Any]], staged: bool) -> li
                     rank,
                     observed=f"image: rank {first} has {_content(images[first])}, rank {rank} {_content(image)}",
                     wanted="the same image content on every rank",
-                    remedy="docker pull the same digest on every rank, or docker save | docker load it from the head",
+                    remedy="deploy.yml brings the head's image to every rank, unless image_transfer is none",
                 )
             ]
     return []
-
-
-def same_image(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Compare by registry digest, else by layers. Local ids differ between image stores, so they do not count."""
-    if set(one["digests"]) & set(other["digests"]):
-        return True
-    return bool(one["layers"]) and one["layers"] == other["layers"]
 
 
 def _content(image: Mapping[str, Any]) -> str:

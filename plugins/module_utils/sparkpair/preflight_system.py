@@ -175,6 +175,14 @@ def foreign_gpu(ctx: Context) -> Iterator[Finding]:
     query = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
     done = ctx.host.run(query, timeout=60)
     others = []
+    if not done.ok:
+        yield ctx.finding(
+            "foreign_gpu",
+            "degraded",
+            observed=f"nvidia-smi does not answer ({done.why()}), so processes outside of containers were not seen",
+            wanted="a list of the processes on the GPU",
+            remedy="install the NVIDIA driver's utilities, or look yourself that nothing else uses the GPU",
+        )
     for line in done.out.splitlines() if done.ok else []:
         pid, _, name = (part.strip() for part in line.partition(","))
         if not pid.isdigit():
@@ -312,7 +320,7 @@ def memory(ctx: Context) -> Iterator[Finding]:
             "info",
             observed=f"{observed}: the rest is page cache",
             wanted=wanted,
-            remedy="drop the page cache before the start: sync && sysctl vm.drop_caches=3",
+            remedy="the start drops it (drop_page_cache); by hand: sync && sysctl vm.drop_caches=3",
         )
 
 

@@ -381,6 +381,8 @@ PATH = r"/[A-Za-z0-9_./+-]+"
 PATH_WORDS = "an absolute path of letters, digits and _ . / + -"
 REPO = Text(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*", "a repository id such as owner/name")
 REVISION = Text(r"[0-9a-f]{40}", "a commit of 40 lower-case hexadecimal digits")
+VERSION = Text(r"[0-9]+(\.[0-9]+){1,3}", "a version such as 2.60.0", empty=True)
+ACCOUNT = Text(r"[A-Za-z0-9][A-Za-z0-9_.@+-]*", "a user name of letters, digits and _ . @ + -", empty=True)
 CACHE_NAME = Text(r"[A-Za-z0-9][A-Za-z0-9_.-]*", "a folder name such as models--owner--name", empty=True)
 NAME = Text(r"[A-Za-z0-9][A-Za-z0-9_.-]*", "a name of letters, digits and _ . -", empty=True)
 IMAGE_FORM = Text(
@@ -480,6 +482,49 @@ class Settings(BaseModel):
         "ghcr.io/miaai-lab/glm-5.3-flash-2x-dgx-sparks"
         "@sha256:9bb1557a4234fce63d59599e44d10747eabd742beb337eebf9e7070be8a0fd58"
     )
+    image_transfer: Annotated[
+        str,
+        About(
+            "IMAGE_TRANSFER",
+            MODEL,
+            Choice(("stream", "pull", "none")),
+            "How other ranks get it: over the fabric from the head, or by a pull of their own; none fetches nothing.",
+            in_release=False,
+        ),
+    ] = "stream"
+    registry_user: Annotated[
+        str,
+        About("REGISTRY_USER", MODEL, ACCOUNT, "Account for the image's registry; empty: no login.", in_release=False),
+    ] = ""
+    registry_password_file: Annotated[
+        str,
+        About(
+            "REGISTRY_PASSWORD_FILE",
+            MODEL,
+            Text(PATH, PATH_WORDS, empty=True),
+            "File on the controller, mode 0600, whose first line is that account's password or token.",
+            in_release=False,
+        ),
+    ] = ""
+    ray_version: Annotated[
+        str,
+        About(
+            "RAY_VERSION",
+            MODEL,
+            VERSION,
+            "Ray that the image must hold with executor ray; added to one that lacks it. Empty: what the image has.",
+        ),
+    ] = "2.60.0"
+    ray_wheels: Annotated[
+        str,
+        About(
+            "RAY_WHEELS",
+            MODEL,
+            Text(PATH, PATH_WORDS, empty=True),
+            "Folder on the head with the wheels of that Ray; empty: the build fetches them from the package index.",
+            in_release=False,
+        ),
+    ] = ""
     package_root: Annotated[
         str,
         About("PACKAGE_ROOT", MODEL, Text(PATH, PATH_WORDS), "Folder in the image that holds the vllm package."),
@@ -681,6 +726,16 @@ class Settings(BaseModel):
             in_release=False,
         ),
     ] = 5
+    drop_page_cache: Annotated[
+        bool,
+        About(
+            "DROP_PAGE_CACHE",
+            ROLLOUT,
+            Flag(),
+            "Drop every rank's page cache before the engine starts (with gpus all): CUDA counts it as used memory.",
+            in_release=False,
+        ),
+    ] = True
     spark_warmup: Annotated[
         bool,
         About("GLM53_BOOT_SHAPE_WARMUP", ROLLOUT, Flag(), "Run the shape warm-up after a start.", in_release=False),

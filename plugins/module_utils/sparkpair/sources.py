@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 import io
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -242,3 +243,21 @@ def gather(
                 else:
                     result.given[name] = found
     return result
+
+
+def read_password(path: Path) -> str:
+    """First line of a file that only its owner can read. Raises ValueError that names the file, never its content."""
+    try:
+        mode = path.stat().st_mode
+        with path.open(encoding="utf-8") as source:
+            line = source.readline().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"registry_password_file {path} cannot be read: {type(error).__name__}") from error
+    if stat.S_IMODE(mode) & 0o077:
+        raise ValueError(
+            f"registry_password_file {path} has mode {stat.S_IMODE(mode):04o}, so others can read it; "
+            f"allowed is 0600: chmod 600 {path}"
+        )
+    if not line:
+        raise ValueError(f"registry_password_file {path} is empty; its first line must be the password or token")
+    return line

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import containers, history, kernel, memory, sensors
+from . import containers, history, images, kernel, memory, sensors
 from .runner import Runner
 from .store import Store
 
@@ -27,6 +27,13 @@ def ray_nodes(runner: Runner, container: containers.Container) -> dict[str, Any]
         if line.startswith("RAY_NODES "):
             return {"alive": json.loads(line.removeprefix("RAY_NODES ")), "error": None}
     return {"alive": [], "error": done.why()}
+
+
+def _layers(runner: Runner, image_id: str) -> str:
+    try:
+        return str(images.content(images.inspect(runner, image_id), image_id)["layers"])
+    except images.ImageError:
+        return ""
 
 
 def _plan(store: Store, release: str) -> dict[str, Any] | None:
@@ -62,6 +69,7 @@ def read(
         ``hostname``, ``time`` (epoch seconds), ``memory`` (KiB), ``current``, ``releases`` (ids), ``leftovers``,
         ``release`` (``id``, ``exists``, ``damage``), ``overlays`` (``target``, ``source`` and ``sha256`` of its files),
         ``plan`` (the current release's, or None), ``docker`` (None, or why it did not answer), ``containers`` (list),
+        ``layers`` (image id of a container to a digest over its layers, "" when it is not known),
         ``ray`` when asked; with records also ``history`` (entries), ``history_damaged`` (line numbers), ``checks``
         (release to its damage) and ``plans`` (release to its plan); with host also ``sensors`` and ``kernel``.
     """
@@ -80,6 +88,7 @@ def read(
         "plan": None,
         "docker": None,
         "containers": [],
+        "layers": {},
     }
     if looked_at:
         check = store.check(looked_at)
@@ -98,6 +107,7 @@ def read(
         state["docker"] = str(error)
         return state
     state["containers"] = [c.as_dict() for c in found]
+    state["layers"] = {c.image_id: _layers(runner, c.image_id) for c in found}
     if host:
         state["sensors"] = sensors.read(runner)
         started = [c.started_at for c in found if c.running]

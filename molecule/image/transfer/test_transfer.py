@@ -1,0 +1,266 @@
+"""Images between a registry, the head and another rank: real engines, real TLS, real interruptions.
+
+The tests build on each other in the order in which they stand.
+"""
+
+from __future__ import annotations
+
+import ensurepip
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.labtest import CHECKOUT, INVENTORY, Run
+
+sys.path.insert(0, str(CHECKOUT / "molecule" / "image"))
+
+import registry
+
+HOST = f"{registry.ADDRESS}:{registry.PORT}"
+WORK = "/var/tmp/lab-image"  # noqa: S108 - on a Spark
+NAME = r"sparkpair/engine:[0-9a-f]{12}"
+PLAY = "../molecule/image/converge"
+STREAM_PORT = 29530
+RULE = "-m comment --comment scenario-image"
+ENGINE = "/opt/venv/lib/python3.11/site-packages"
+
+
+def root(spark: Any, command: str) -> str:
+    """Output of a shell command that root runs on a Spark."""
+    with spark.sudo():
+        return str(spark.check_output(command))
+
+
+def layers(spark: Any, reference: str) -> list[str]:
+    """Layers of an image, [] when it is not there."""
+    with spark.sudo():
+        done = spark.run(f"docker image inspect --format '{{{{json .RootFS.Layers}}}}' {reference}")
+    return json.loads(done.stdout) if done.rc == 0 else []
+
+
+@pytest.fixture
+def have(verb: Callable[..., Run]) -> Callable[..., Run]:
+    """Run the role with settings, without executor ray, as the tiny image has no Python."""
+
+    def go(*arguments: str, **settings: Any) -> Run:
+        values = {
+            "registry_user": registry.USER,
+            "registry_password_file": str(registry.FOLDER / "token"),
+            "executor": "mp",
+            **settings,
+        }
+        return verb(PLAY, *arguments, "-e", json.dumps(values))
+
+    return go
+
+
+@pytest.fixture(scope="module")
+def pinned(sparks: list[Any]) -> dict[str, Any]:
+    """Two contents pushed under one tag, one after the other; the tag now leads to the second. No rank keeps them."""
+    head, token = sparks[0], (registry.FOLDER / "token").read_text().strip()
+    root(head, f"mkdir -p {WORK} && head -c 300000000 /dev/urandom > {WORK}/big")
+    found: dict[str, Any] = {}
+    for content in ("first", "second"):
+        root(
+            head,
+            f"cd {WORK} && echo {content} > a && printf 'FROM scratch\\nCOPY a /a\\nCOPY big /big\\n' > Dockerfile && "
+            f"docker build -q -t {HOST}/tiny:1 . && "
+            f"echo {token} | docker --config {WORK}/login login -u {registry.USER} --password-stdin {HOST} && "
+            f"docker --config {WORK}/login push -q {HOST}/tiny:1",
+        )
+        digest = root(head, f"docker image inspect --format '{{{{index .RepoDigests 0}}}}' {HOST}/tiny:1").strip()
+        found[content] = {"reference": digest, "layers": layers(head, f"{HOST}/tiny:1")}
+    root(head, f"docker rmi -f {HOST}/tiny:1 {found['first']['reference']} {found['second']['reference']} || true")
+    root(head, "docker image prune -f")
+    assert found["first"]["reference"] != found["second"]["reference"]
+    assert layers(head, found["first"]["reference"]) == []
+    return found
+
+
+@pytest.fixture
+def cut_off(sparks: list[Any]) -> Iterator[None]:
+    """The worker has no way to the registry."""
+    rule = f"OUTPUT -d {registry.ADDRESS} -p tcp --dport {registry.PORT} {RULE} -j REJECT"
+    root(sparks[1], f"iptables -I {rule}")
+    yield
+    root(sparks[1], f"iptables -D {rule}")
+
+
+def named(run: Run) -> str:
+    """The name that the run gave the image."""
+    found = re.search(NAME, run.screen)
+    assert found, run.screen
+    return found.group()
+
+
+def test_check_mode_says_what_would_be_pulled(
+    have: Callable[..., Run], pinned: dict[str, Any], sparks: list[Any]
+) -> None:
+    """Nothing is there afterwards."""
+    image = pinned["first"]["reference"]
+    run = have("--check", image=image)
+    assert run.code == 0, run.screen
+    assert f"spark-0: pull {image}" in run.screen
+    assert [layers(s, image) for s in sparks] == [[], []]
+
+
+def test_a_wrong_password_is_refused_and_not_shown(
+    have: Callable[..., Run], pinned: dict[str, Any], tmp_path: Path
+) -> None:
+    """The registry says no, and the message says what to correct."""
+    wrong = tmp_path / "token"
+    wrong.write_text("not-the-password\n")
+    wrong.chmod(0o600)
+    run = have("-vvv", image=pinned["first"]["reference"], registry_password_file=str(wrong))
+    assert run.code != 0
+    assert f"the login of {registry.USER} to {HOST} was refused" in run.screen
+    assert "not-the-password" not in run.screen
+
+
+@pytest.mark.usefixtures("cut_off")
+def test_a_rank_without_a_way_to_the_registry_cannot_pull(have: Callable[..., Run], pinned: dict[str, Any]) -> None:
+    """It is named, with what Docker said."""
+    run = have(image=pinned["first"]["reference"], image_transfer="pull")
+    assert run.code != 0
+    assert re.search(r"fatal: \[spark-1\].*docker (login|pull)|spark-1.*was refused", run.screen, re.S), run.screen
+
+
+@pytest.mark.usefixtures("cut_off")
+def test_it_receives_the_pinned_content_from_the_head_although_the_tag_moved(
+    have: Callable[..., Run], pinned: dict[str, Any], sparks: list[Any]
+) -> None:
+    """Both ranks hold the first content under one name, and a second run moves nothing."""
+    image = pinned["first"]["reference"]
+    run = have(image=image)
+    assert run.code == 0, run.screen
+    name = named(run)
+    assert [layers(s, name) for s in sparks] == [pinned["first"]["layers"]] * 2
+    again = have(image=image)
+    assert again.code == 0, again.screen
+    assert again.executions == {"spark-0": 1, "spark-1": 1}
+    assert again.screen.count("changed=0") == 2
+    for spark in sparks:
+        assert "auths" not in root(spark, "cat /root/.docker/config.json 2>/dev/null || true")
+
+
+def test_an_interrupted_transfer_leaves_no_name_and_runs_again(
+    have: Callable[..., Run], pinned: dict[str, Any], sparks: list[Any]
+) -> None:
+    """The connection dies while the image is on its way."""
+    image, worker = pinned["second"]["reference"], sparks[1]
+    rule = f"INPUT -p tcp --sport {STREAM_PORT} {RULE} -j REJECT --reject-with tcp-reset"
+    results: list[Run] = []
+    thread = threading.Thread(target=lambda: results.append(have(image=image)))
+    thread.start()
+    cut = False
+    while thread.is_alive() and not cut:
+        with worker.sudo():
+            cut = worker.run("pgrep -fx 'docker load -q'").rc == 0
+        time.sleep(0.05)
+    root(worker, f"iptables -I {rule}")
+    thread.join()
+    root(worker, f"iptables -D {rule}")
+    assert cut
+    assert results[0].code != 0
+    assert "was not received" in results[0].screen
+    assert "was not sent everywhere" in results[0].screen
+    name = named(results[0])
+    assert layers(sparks[0], name) == pinned["second"]["layers"]
+    assert layers(worker, name) == []
+    run = have(image=image)
+    assert run.code == 0, run.screen
+    assert layers(worker, name) == pinned["second"]["layers"]
+
+
+@pytest.fixture
+def small_engine(sparks: list[Any]) -> Iterator[str]:
+    """A second engine on the worker, with 100 MB for its images."""
+    worker, folder = sparks[1], "/run/lab-full"
+    socket = f"unix://{folder}/docker.sock"
+    root(
+        worker,
+        f"mkdir -p {folder}/root && mount -t tmpfs -o size=100m lab-full {folder}/root && "
+        f"(setsid dockerd --data-root {folder}/root --exec-root {folder}/exec --pidfile {folder}/pid "
+        f"-H {socket} --bridge none --iptables=false --storage-driver overlay2 "
+        f"--containerd-namespace lab-full --containerd-plugins-namespace lab-full-plugins >{folder}/log 2>&1 &) ; "
+        f"for i in $(seq 100); do docker -H {socket} info >/dev/null 2>&1 && break; sleep 0.2; done; "
+        f"docker -H {socket} info >/dev/null",
+    )
+    yield socket
+    root(
+        worker,
+        f"kill $(cat {folder}/pid); while [ -e {folder}/pid ]; do sleep 0.2; done; "
+        f"umount {folder}/root; rm -rf {folder}",
+    )
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(
+    have: Callable[..., Run], pinned: dict[str, Any], sparks: list[Any], small_engine: str
+) -> None:
+    """The rank says why, and no image of that name is in its engine."""
+    run = have(image=pinned["first"]["reference"], other_rank="spark-1", other_engine=small_engine)
+    assert run.code != 0
+    assert "no space left on device" in run.screen
+    assert root(sparks[1], f"docker -H {small_engine} images -q").split() == []
+
+
+@pytest.fixture(scope="module")
+def without_ray(sparks: list[Any], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The lab's engine image without Ray but with pip, on the head only; and wheels in a folder of the head."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    lock = CHECKOUT / "roles" / "spark_image" / "files" / "ray-2.60.0.txt"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"),
+            *("--python-version", "3.11", "--require-hashes", "-r", str(lock), "-d", str(wheels)),
+        ],
+        check=True,
+    )
+    pip = next((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"))
+    (wheels / pip.name).write_bytes(pip.read_bytes())
+    subprocess.run(
+        [
+            *(str(Path(sys.executable).with_name("ansible")), "-i", str(INVENTORY), "spark-0", "-b"),
+            *("-m", "ansible.builtin.copy", "-a", f"src={wheels}/ dest={WORK}/wheels/ mode=0644 directory_mode=0755"),
+        ],
+        check=True,
+        cwd=CHECKOUT,
+        stdout=subprocess.DEVNULL,
+    )
+    head = sparks[0]
+    root(
+        head,
+        f"mkdir -p {WORK}/base && cd {WORK}/base && mv {WORK}/wheels/{pip.name} . && "
+        f"printf 'FROM sparkpair-lab/engine:0.32.0\\nCOPY {pip.name} /tmp/\\nRUN python3 -m zipfile -e /tmp/{pip.name} "
+        f"{ENGINE} && rm -rf {ENGINE}/ray {ENGINE}/ray-*.dist-info {ENGINE}/msgpack*\\n' > Dockerfile && "
+        "docker build -q -t lab-image/without-ray:1 .",
+    )
+    return "lab-image/without-ray:1"
+
+
+def test_an_image_without_ray_gets_it_on_the_head_and_the_rank_the_same_bits(
+    have: Callable[..., Run], without_ray: str, sparks: list[Any]
+) -> None:
+    """Built without a network, and sent without the layers that the rank holds."""
+    settings = {"image": without_ray, "executor": "ray", "ray_version": "2.60.0", "ray_wheels": f"{WORK}/wheels"}
+    run = have("-v", **settings)
+    assert run.code == 0, run.screen
+    name = named(run)
+    assert layers(sparks[0], name) == layers(sparks[1], name) != []
+    program = "import ray, msgpack; print(ray.__version__)"
+    for spark in sparks:
+        asked = f"docker run --rm --network none --entrypoint python3 {name} -c '{program}'"
+        assert root(spark, asked).split()[-1] == "2.60.0"
+    left_out = [int(n) for n in re.findall(r'"left_out": (\d+)', run.screen)]
+    assert max(left_out) > 0, run.screen
+    again = have(**settings)
+    assert again.code == 0, again.screen
+    assert again.executions == {"spark-0": 1, "spark-1": 1}

@@ -1,0 +1,213 @@
+"""The two ends of a transfer: the head that saves and sends an image, and a rank that receives and loads it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import IO, Any
+
+from . import image_stream as stream
+from .image_stream import Route
+from .images import ImageError, inspect, layers_held, layers_of
+from .preflight_host import version
+from .runner import Runner
+
+SAVE_PLATFORM_API = (1, 48)
+LOAD_SECONDS = 1800.0
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What went to or came from one peer: bytes, seconds, layers left out because the receiver holds them."""
+
+    peer: str
+    bytes: int
+    seconds: float
+    layers: int
+    left_out: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for a module result."""
+        return asdict(self)
+
+
+class _Frames:
+    """A writable file that sends what it gets as frames."""
+
+    def __init__(self, channel: stream.Channel) -> None:
+        self._channel = channel
+        self.count = 0
+
+    def write(self, data: bytes) -> int:
+        for at in range(0, len(data), stream.BLOCK):
+            self._channel.send(stream.DATA, bytes(data[at : at + stream.BLOCK]))
+        self.count += len(data)
+        return len(data)
+
+
+def save_command(runner: Runner, reference: str, data: Mapping[str, Any]) -> list[str]:
+    """``docker save`` of one platform: an engine with containerd's store may hold an index of several, in part."""
+    done = runner(["docker", "version", "--format", "{{.Client.APIVersion}} {{.Server.APIVersion}}"], timeout=60)
+    both = [version(text) for text in done.out.split()]
+    if done.ok and both and all(api >= SAVE_PLATFORM_API for api in both):
+        platform = f"{data.get('Os') or 'linux'}/{data['Architecture']}"
+        return ["docker", "save", "--platform", platform, reference]
+    return ["docker", "save", reference]
+
+
+def send(runner: Runner, reference: str, route: Route, ranks: int) -> list[Moved]:
+    """Serve ``reference`` to ``ranks`` other ranks, one after the other.
+
+    Listens on the fabric address only, and only until every rank was served or nobody came for ``wait`` seconds. A peer
+    that does not know the secret is sent away and costs nothing else. Raises ImageError.
+    """
+    data = inspect(runner, reference)
+    if not data:
+        raise ImageError(f"{reference} is not on the head, so it cannot be sent")
+    argv = save_command(runner, reference, data)
+    moved: list[Moved] = []
+    problems: list[str] = []
+    try:
+        listener = socket.create_server((route.address, route.port), backlog=16)
+    except OSError as error:
+        raise ImageError(
+            f"the head cannot listen on {route.address}:{route.port}: {error}; set spark_image_port to a free port"
+        ) from error
+    with listener:
+        deadline = time.monotonic() + route.wait
+        while len(moved) + len(problems) < ranks:
+            listener.settimeout(max(0.1, deadline - time.monotonic()))
+            try:
+                connection, peer = listener.accept()
+            except TimeoutError:
+                problems.append(
+                    f"{ranks - len(moved) - len(problems)} rank(s) did not connect to {route.address}:{route.port} "
+                    f"within {route.wait:.0f} s"
+                )
+                break
+            with connection:
+                try:
+                    channel = stream.accept(connection, route)
+                except (stream.StreamError, OSError):
+                    continue
+                try:
+                    moved.append(_serve(channel, str(peer[0]), argv, layers_of(data)))
+                except (stream.StreamError, ImageError) as error:
+                    problems.append(f"to {peer[0]}: {error}")
+                deadline = time.monotonic() + route.wait
+    if problems:
+        raise ImageError(f"{reference} was not sent everywhere: {'; '.join(problems)}")
+    return moved
+
+
+def _serve(channel: stream.Channel, peer: str, argv: Sequence[str], layers: Sequence[str]) -> Moved:
+    began = time.monotonic()
+    # The receiver is told the layers first, and answers how many of the lowest ones it holds.
+    channel.send(stream.DATA, json.dumps({"layers": list(layers)}).encode())
+    kind, answer = channel.receive()
+    asked = json.loads(answer) if kind == stream.DATA else {"held": 0}
+    count = min(int(asked["held"]), len(layers))
+    skip = sorted(set(layers[:count]) - set(layers[count:]))
+    sink, left_out = _Frames(channel), 0
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+        try:
+            with process:
+                assert process.stdout is not None  # noqa: S101 - asked for above
+                left_out = _copy(process.stdout, sink, skip)
+        except stream.StreamError as error:
+            process.kill()
+            raise stream.StreamError(f"{error} after {sink.count} bytes") from error
+        if process.returncode:
+            errors.seek(0)
+            why = errors.read()[-500:].decode(errors="replace").strip()
+            channel.send(stream.FAILED, why.encode())
+            raise ImageError(f"{' '.join(argv)}: {why}")
+    channel.send(stream.END)
+    channel.wait_for(LOAD_SECONDS + 60)
+    _, verdict = channel.receive()
+    said = json.loads(verdict)
+    if said["problem"]:
+        raise ImageError(str(said["problem"]))
+    return Moved(peer, sink.count, round(time.monotonic() - began, 1), len(layers), left_out)
+
+
+def _copy(source: IO[bytes], sink: _Frames, skip: Sequence[str]) -> int:
+    if skip:
+        return stream.without_layers(source, sink, skip)
+    while block := source.read(stream.BLOCK):
+        sink.write(block)
+    return 0
+
+
+def keeps_blobs(runner: Runner) -> bool:
+    """Tell whether this engine uses containerd's image store, which wants every file of an archive that it loads."""
+    done = runner(["docker", "info", "--format", "{{json .DriverStatus}}"], timeout=60)
+    return "io.containerd.snapshotter" in done.out
+
+
+def receive(runner: Runner, reference: str, route: Route, *, load: Sequence[str] = ("docker", "load", "-q")) -> Moved:
+    """Receive ``reference`` from the head and load it. Raises ImageError; an image is there whole or not at all."""
+    began = time.monotonic()
+    try:
+        connection, channel = stream.connect(route)
+    except stream.StreamError as error:
+        raise ImageError(f"{reference} was not received: {error}") from error
+    with connection:
+        try:
+            layers = [str(layer) for layer in json.loads(channel.receive()[1])["layers"]]
+            held = 0 if keeps_blobs(runner) else layers_held(runner, layers)
+            channel.send(stream.DATA, json.dumps({"held": held}).encode())
+            size, problem = _load(channel, load)
+            if not problem and not inspect(runner, reference):
+                problem = f"docker load ended well, but {reference} is not there"
+            channel.tell({"problem": problem})
+        except stream.StreamError as error:
+            raise ImageError(f"{reference} was not received: {error}; nothing of it is used, run again") from error
+    if problem:
+        raise ImageError(f"{reference} could not be loaded: {problem}")
+    return Moved(route.address, size, round(time.monotonic() - began, 1), len(layers), held)
+
+
+def _load(channel: stream.Channel, argv: Sequence[str]) -> tuple[int, str]:
+    """Feed ``docker load`` until the end frame; returns bytes and what went wrong ("" when nothing did).
+
+    When the stream breaks, the command is ended before its input, so that it never sees a shortened archive as whole.
+    """
+    count, closed = 0, False
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(list(argv), stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT)
+        assert process.stdin is not None  # noqa: S101 - asked for above
+        try:
+            for block in channel.blocks():
+                count += len(block)
+                if not closed:
+                    try:
+                        process.stdin.write(block)
+                    except OSError:
+                        # Ended early: its words say why. The rest is read, so that the sender can be told.
+                        closed = True
+        except stream.StreamError:
+            process.kill()
+            process.wait()
+            raise
+        try:
+            process.stdin.close()
+        except OSError:
+            closed = True
+        try:
+            status = process.wait(LOAD_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return count, f"docker load did not end within {LOAD_SECONDS:.0f} s after the last byte"
+        said.seek(0)
+        words = said.read()[-2000:].decode(errors="replace").strip()
+    if status or closed:
+        return count, (words.splitlines() or [f"docker load ended with {status}"])[-1]
+    return count, ""
