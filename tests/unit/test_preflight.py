@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -745,3 +746,24 @@ def test_gid_rows_leave_out_empty_rows_and_odd_text(tmp_path: Path) -> None:
     ]
     assert netdev_of(host, "rocep1s0f1") == "enp1s0f1np1"
     assert netdev_of(host, "nothing") == ""
+
+
+@pytest.mark.parametrize(("gpu", "levels"), [(None, ["degraded"]), ("NVIDIA GB10, 580.95.05", [])])
+def test_an_nvidia_smi_that_does_not_answer_is_stated_and_not_taken_for_an_idle_gpu(
+    gpu: str | None, levels: list[str], tmp_path: Path
+) -> None:
+    spark = kit("one_cable")[0]
+    spark.gpu = gpu
+    found = judge(spark, tmp_path, only=["foreign_gpu"])["findings"]
+    assert [f["level"] for f in found] == levels
+    assert all("processes outside of containers were not seen" in f["observed"] for f in found)
+
+
+@pytest.mark.parametrize(("staged", "level"), [(False, "info"), (True, "blocked")])
+def test_an_image_that_lies_here_under_its_source_s_name_only_is_told(staged: bool, level: str, tmp_path: Path) -> None:
+    spark = kit("one_cable")[0]
+    spark.image_name = spark.plan["settings"]["image"]
+    result = judge(spark, tmp_path, replace(PROBE, staged=staged), only=["image"])
+    assert [f["level"] for f in result["findings"]] == [level]
+    assert f"but {spark.image_name}, which it comes from, is" in result["findings"][0]["observed"]
+    assert result["facts"]["image"]["digests"]
