@@ -8,6 +8,7 @@ from __future__ import annotations
 import ensurepip
 import json
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -181,35 +182,58 @@ def test_an_interrupted_transfer_leaves_no_name_and_runs_again(
 
 
 @pytest.fixture
-def small_engine(sparks: list[Any]) -> Iterator[str]:
-    """A second engine on the worker, with 100 MB for its images."""
-    worker, folder = sparks[1], "/run/lab-full"
+def other_engine(sparks: list[Any], request: pytest.FixtureRequest) -> Iterator[str]:
+    """A second engine on the worker, with the configuration and the room for images that the test asks for."""
+    worker, folder = sparks[1], "/run/lab-other"
+    config, size = request.param
     socket = f"unix://{folder}/docker.sock"
     root(
         worker,
-        f"mkdir -p {folder}/root && mount -t tmpfs -o size=100m lab-full {folder}/root && "
-        f"(setsid dockerd --data-root {folder}/root --exec-root {folder}/exec --pidfile {folder}/pid "
-        f"-H {socket} --bridge none --iptables=false --storage-driver overlay2 "
-        f"--containerd-namespace lab-full --containerd-plugins-namespace lab-full-plugins >{folder}/log 2>&1 &) ; "
+        f"mkdir -p {folder}/root && mount -t tmpfs -o size={size} lab-other {folder}/root && "
+        f"echo {shlex.quote(json.dumps(config))} > {folder}/daemon.json && "
+        f"(setsid dockerd --config-file {folder}/daemon.json --data-root {folder}/root --exec-root {folder}/exec "
+        f"--pidfile {folder}/pid -H {socket} --bridge none --iptables=false --containerd-namespace lab-other "
+        f"--containerd-plugins-namespace lab-other-plugins >{folder}/log 2>&1 &) ; "
         f"for i in $(seq 100); do docker -H {socket} info >/dev/null 2>&1 && break; sleep 0.2; done; "
         f"docker -H {socket} info >/dev/null",
     )
     yield socket
     root(
         worker,
+        f"docker -H {socket} images -q | sort -u | xargs -r docker -H {socket} rmi -f; "
         f"kill $(cat {folder}/pid); while [ -e {folder}/pid ]; do sleep 0.2; done; "
         f"umount {folder}/root; rm -rf {folder}",
     )
 
 
+@pytest.mark.parametrize("other_engine", [({"storage-driver": "overlay2"}, "100m")], indirect=True)
 def test_a_full_disk_is_named_and_leaves_nothing(
-    have: Callable[..., Run], pinned: dict[str, Any], sparks: list[Any], small_engine: str
+    have: Callable[..., Run], pinned: dict[str, Any], sparks: list[Any], other_engine: str
 ) -> None:
     """The rank says why, and no image of that name is in its engine."""
-    run = have(image=pinned["first"]["reference"], other_rank="spark-1", other_engine=small_engine)
+    run = have(image=pinned["first"]["reference"], other_rank="spark-1", other_engine=other_engine)
     assert run.code != 0
     assert "no space left on device" in run.screen
-    assert root(sparks[1], f"docker -H {small_engine} images -q").split() == []
+    assert root(sparks[1], f"docker -H {other_engine} images -q").split() == []
+
+
+CONTAINERD = {"features": {"containerd-snapshotter": True}, "storage-driver": "native"}
+
+
+@pytest.mark.parametrize("other_engine", [(CONTAINERD, "1g")], indirect=True)
+def test_a_rank_with_the_other_image_store_has_another_id_and_the_same_content(
+    have: Callable[..., Run], pinned: dict[str, Any], sparks: list[Any], other_engine: str
+) -> None:
+    """Received once, and told to be the head's at the second run."""
+    settings = {"image": pinned["first"]["reference"], "other_rank": "spark-1", "other_engine": other_engine}
+    run = have(**settings)
+    assert run.code == 0, run.screen
+    name = named(run)
+    asked = "docker {} image inspect --format {{{{.Id}}}} " + name
+    assert root(sparks[0], asked.format("")) != root(sparks[1], asked.format(f"-H {other_engine}"))
+    again = have(**settings)
+    assert again.code == 0, again.screen
+    assert again.executions == {"spark-0": 1, "spark-1": 1}
 
 
 @pytest.fixture(scope="module")
