@@ -265,7 +265,7 @@ def without_ray(sparks: list[Any], tmp_path_factory: pytest.TempPathFactory) -> 
         f"mkdir -p {WORK}/base && cd {WORK}/base && mv {WORK}/wheels/{pip.name} . && "
         f"printf 'FROM sparkpair-lab/engine:0.32.0\\nCOPY {pip.name} /tmp/\\nRUN python3 -m zipfile -e /tmp/{pip.name} "
         f"{ENGINE} && rm -rf {ENGINE}/ray {ENGINE}/ray-*.dist-info {ENGINE}/msgpack*\\n' > Dockerfile && "
-        "docker build -q -t lab-image/without-ray:1 .",
+        "docker build -q --force-rm --network none -t lab-image/without-ray:1 .",
     )
     return "lab-image/without-ray:1"
 

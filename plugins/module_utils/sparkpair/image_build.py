@@ -108,7 +108,7 @@ def build(
     """
     base = f"sparkpair/base:{wanted.inputs[:12]}"
     chosen = choose_wheels(Path(wheels), files[REQUIREMENTS]) if wheels else []
-    argv = ["docker", "build", "--pull=false", "--tag", wanted.reference]
+    argv = ["docker", "build", "--pull=false", "--force-rm", "--tag", wanted.reference]
     options = {"BASE": base, "RAY": wanted.ray, "INPUTS": wanted.inputs}
     if chosen:
         argv += ["--network", "none"]
