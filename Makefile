@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OVERLAYS := $(VENV)/.overlays
-SCENARIOS ?= default overlay faults
+SCENARIOS ?= default overlay faults weights
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 ifdef spark_lab_ranks
 export SPARK_LAB_RANKS := $(spark_lab_ranks)
