@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OVERLAYS := $(VENV)/.overlays
-SCENARIOS ?= default overlay faults image head
+SCENARIOS ?= default overlay faults image weights head
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 ifdef spark_lab_ranks
 export SPARK_LAB_RANKS := $(spark_lab_ranks)

@@ -355,18 +355,18 @@ def flag_unknown_to_the_image(s: Spark) -> None:
     s.flags.remove("--skip-mm-profiling")
 
 
-@fault("weights", "info", "GLM-5.3-Flash-DFlash2 is not at", "hf download it")
+@fault("weights", "info", "GLM-5.3-Flash-DFlash2 is not at", "weights.yml brings it")
 def draft_not_downloaded_yet(s: Spark) -> None:
     del s.files[f"{s.snapshot('dflash')}/config.json"]
 
 
-@fault("weights", "degraded", "has no usable config.json", "hf download it")
+@fault("weights", "degraded", "has no usable config.json", "weights.yml brings it")
 def snapshot_without_its_config(s: Spark) -> None:
     del s.files[f"{s.snapshot('model')}/config.json"]
     s.files[f"{s.snapshot('model')}/model-00001-of-00120.safetensors"] = "x"
 
 
-@fault("weights", "degraded", "has no usable config.json", "hf download it")
+@fault("weights", "degraded", "has no usable config.json", "weights.yml brings it")
 def snapshot_with_a_truncated_config(s: Spark) -> None:
     s.files[f"{s.snapshot('model')}/config.json"] = '{"model_type": '
 

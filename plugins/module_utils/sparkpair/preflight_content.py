@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from . import images
-from .preflight_host import HF_TARGET, Context, Finding, Skipped, gib
+from .preflight_host import Context, Finding, Skipped, gib
+from .weights import HF_TARGET, repository_folder
+from .weights_cache import stored_bytes
 
 FLAG = re.compile(r"(?<![\w-])--[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -44,7 +44,8 @@ def models(ctx: Context) -> list[Weights]:
         if name.startswith("/"):
             found.append(Weights(name, "", _on_host(ctx, name), 0))
         elif name and ctx.hf_home:
-            repository = f"{ctx.hf_home}/hub/models--{name.replace('/', '--')}"
+            folder = repository_folder(name, str(ctx.setting(setting.removesuffix("_model") + "_cache_name") or ""))
+            repository = f"{ctx.hf_home}/hub/{folder}"
             found.append(Weights(name, repository, f"{repository}/snapshots/{revision}", need))
     return found
 
@@ -55,17 +56,6 @@ def _on_host(ctx: Context, inside: str) -> str:
         if inside == target or inside.startswith(target + "/"):
             return str(mount["source"]) + inside[len(target) :]
     return ""
-
-
-def stored_bytes(root: Path) -> int:
-    """Size of the regular files below ``root``, links not followed: blobs count once, unfinished ones as well."""
-    total = 0
-    with suppress(OSError):
-        for path in root.rglob("*"):
-            with suppress(OSError):
-                if path.is_file() and not path.is_symlink():
-                    total += path.stat().st_size
-    return total
 
 
 def disk(ctx: Context) -> Iterator[Finding]:
@@ -200,7 +190,7 @@ def weights(ctx: Context) -> Iterator[Finding]:
             if model.snapshot
             else f"{model.name} is a path in the container that no mount provides",
             wanted=f"the pinned snapshot of {model.name}",
-            remedy="put the model at that path" if plain else "hf download it at that revision into this cache",
+            remedy="put the model at that path" if plain else "playbooks/weights.yml brings it",
         )
 
 

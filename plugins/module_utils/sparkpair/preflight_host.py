@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 from .containers import CONTAINER, LABEL_RELEASE
 from .runner import Clock, Completed, Runner, run
+from .weights import mounted_cache
 
 Level = Literal["blocked", "degraded", "info"]
 LEVELS: tuple[Level, ...] = ("blocked", "degraded", "info")
 """Worst first. ``blocked`` stops a deploy, ``degraded`` proceeds with a warning, ``info`` leaves the verdict alone."""
 
 GIB = 1024**3
-HF_TARGET = "/root/.cache/huggingface"
 
 
 class Skipped(Exception):  # noqa: N818 - an outcome of a check, not an error
@@ -244,7 +244,7 @@ class Context:
     @property
     def hf_home(self) -> str:
         """Hugging Face cache on this host, taken from the rank's mounts; "" when it has none."""
-        return next((str(m["source"]) for m in self.rank["mounts"] if m["target"] == HF_TARGET), "")
+        return mounted_cache(self.rank)
 
     def setting(self, name: str) -> Any:
         """A resolved setting of the plan, or None."""

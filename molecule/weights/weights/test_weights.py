@@ -1,0 +1,160 @@
+"""The worker of the lab after its empty cache was filled: same content, repairs, refusals, and the hub's own library.
+
+The tests of this file build on each other in the order in which they stand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.labtest import Run
+from tests.standin.hub import Hub
+
+HUB = "/home/spark/.cache/huggingface/hub"
+TARGET = f"{HUB}/models--sparkpair-lab--tiny-target"
+GATEWAY = "10.213.77.1"
+"""The machine that carries the lab, as the Sparks see it."""
+
+
+def content(spark: Any) -> str:
+    """Hash of every file of every model, by path, links followed."""
+    with spark.sudo():
+        return spark.check_output(f"cd {HUB} && find models--* -type f -o -type l | sort | xargs sha256sum")
+
+
+def shard(spark: Any) -> str:
+    """Path of the target's only shard."""
+    with spark.sudo():
+        return spark.check_output(f"ls {TARGET}/snapshots/*/model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def wanted(sparks: list[Any]) -> str:
+    """Content of the head's cache."""
+    return content(sparks[0])
+
+
+def test_the_empty_cache_holds_what_the_head_holds(sparks: list[Any], wanted: str) -> None:
+    """Same files, same bytes, owned by the owner of the cache, and nothing that is on its way."""
+    assert content(sparks[1]) == wanted
+    assert "model.safetensors" in wanted
+    with sparks[1].sudo():
+        assert sparks[1].check_output(f"find {HUB} ! -user spark") == ""
+        assert sparks[1].check_output(f"find {HUB} -name .sparkpair") == ""
+
+
+def test_a_second_run_transfers_and_hashes_nothing_in_one_execution(verb: Callable[..., Run]) -> None:
+    """One SSH execution per host, nothing changed."""
+    run = verb("weights")
+    assert (run.code, run.result["outcome"], run.result["changed"]) == (0, "ok", False), run.screen
+    assert run.executions == {"spark-0": 1, "spark-1": 1}, run.screen
+    assert "hashing weights" not in run.screen
+    assert "copying weights" not in run.screen
+    assert run.screen.count("complete, ") == 4
+
+
+def test_a_truncated_shard_is_told_in_check_mode_and_repaired(
+    sparks: list[Any], wanted: str, verb: Callable[..., Run]
+) -> None:
+    """Check mode names file and bytes and leaves it; the next run brings that file and no other."""
+    path = shard(sparks[1])
+    with sparks[1].sudo():
+        sparks[1].check_output(f"truncate --size=-1 {path}")
+    broken = content(sparks[1])
+    check = verb("weights", "--check")
+    assert check.code == 0, check.screen
+    assert "would be brought, 1 of " in check.screen
+    assert "model.safetensors holds " in check.screen
+    assert content(sparks[1]) == broken
+    refused = verb("weights", "-e", "spark_weights_transfer=none")
+    assert refused.code != 0
+    assert refused.result["outcome"] == "refused"
+    assert content(sparks[1]) == broken
+    run = verb("weights")
+    assert run.code == 0, run.screen
+    assert "spark-1: copying weights, done: " in run.screen
+    assert content(sparks[1]) == wanted
+
+
+def test_a_changed_byte_is_found_though_size_and_mtime_are_kept(
+    sparks: list[Any], wanted: str, verb: Callable[..., Run]
+) -> None:
+    """The time of the change gives it away."""
+    path = shard(sparks[1])
+    with sparks[1].sudo():
+        sparks[1].check_output(
+            f"touch -r {path} /tmp/before && printf X | dd of={path} bs=1 seek=9999 conv=notrunc status=none "
+            f"&& touch -r /tmp/before {path}"
+        )
+    assert content(sparks[1]) != wanted
+    run = verb("weights")
+    assert run.code == 0, run.screen
+    assert content(sparks[1]) == wanted
+
+
+def test_nothing_of_a_copy_is_left_on_the_head(sparks: list[Any]) -> None:
+    """The server has ended: no process of the head listens but those of before."""
+    with sparks[0].sudo():
+        assert "python" not in sparks[0].check_output("ss -Hltnp src 10.213.77.10")
+
+
+def test_a_cache_that_root_began_is_named_before_anything_is_copied(
+    sparks: list[Any], wanted: str, verb: Callable[..., Run]
+) -> None:
+    """The message has folder, owner and remedy."""
+    path = shard(sparks[1])
+    with sparks[1].sudo():
+        sparks[1].check_output(f"truncate --size=-1 {path} && chown root: {TARGET}/snapshots")
+    run = verb("weights")
+    assert run.code != 0
+    assert f"spark-1: {TARGET}/snapshots belongs to root, but the cache" in run.screen
+    assert "chown -R spark:" in run.screen
+    with sparks[1].sudo():
+        sparks[1].check_output(f"chown spark: {TARGET}/snapshots")
+    assert verb("weights").code == 0
+    assert content(sparks[1]) == wanted
+
+
+def test_a_branch_as_revision_is_refused_without_a_connection(verb: Callable[..., Run]) -> None:
+    """The plan refuses it by name."""
+    run = verb("weights", "-e", "model_revision=main")
+    assert run.code != 0
+    assert "model_revision = 'main' (from -e)" in run.screen
+    assert run.executions == {"spark-0": 0, "spark-1": 0}
+
+
+def test_the_engine_images_own_library_downloads_from_a_stand_in_hub(
+    sparks: list[Any], wanted: str, verb: Callable[..., Run]
+) -> None:
+    """A model that no Spark has: downloaded on the head in a container, copied to the worker, then removed again."""
+    revision = "c" * 40
+    files = {"config.json": b"{}", "model.safetensors": b"weights of nothing " * 100_000, "docs/x.md": b"not wanted"}
+    with Hub("sparkpair-lab/from-hub", revision, files, address=GATEWAY) as hub:
+        arguments = ["-e", "spec_method=none", "-e", "model=sparkpair-lab/from-hub", "-e", f"model_revision={revision}"]
+        arguments += ["-e", "spark_weights_source=hub"]
+        arguments += ["-e", json.dumps({"spark_weights_environment": {"HF_ENDPOINT": hub.url}})]
+        check = verb("weights", "--check", *arguments)
+        assert check.code == 0, check.screen
+        assert "would be brought, 2 of 2 files" in check.screen
+        assert hub.downloads() == []
+        run = verb("weights", *arguments)
+        assert run.code == 0, run.screen
+        assert sorted(hub.downloads()) == ["config.json", "model.safetensors"]
+        asked = len(hub.seen)
+        again = verb("weights", *arguments)
+        assert (again.code, again.result["changed"]) == (0, False), again.screen
+        assert len(hub.seen) == asked
+    folder = f"{HUB}/models--sparkpair-lab--from-hub"
+    for spark in sparks:
+        with spark.sudo():
+            assert spark.check_output(f"wc -c < {folder}/snapshots/{revision}/model.safetensors") == "1900000"
+            assert spark.check_output(f"cat {folder}/refs/main") == revision
+            assert spark.check_output(f"find {folder} ! -user spark") == ""
+            assert spark.check_output("docker ps -aq --filter name=sparkpair-weights") == ""
+            # The library's own marks in hub/ go with the model.
+            spark.check_output(f"rm -rf {folder} {HUB}/.locks {HUB}/CACHEDIR.TAG")
+    assert [content(spark) for spark in sparks] == [wanted, wanted]

@@ -1,0 +1,168 @@
+"""The hub, asked through the library that the engine image holds: a Spark's own Python need not have it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .runner import Runner, run
+from .weights import Cache, Manifest, Model, WeightsError, repository_folder
+from .weights_cache import Owner
+
+MARK_FILE = "SPARKPAIR_FILE "
+MARK_ERROR = "SPARKPAIR_ERROR "
+LIST_SECONDS = 120.0
+INSIDE = "/huggingface"
+TOKEN_INSIDE = "/run/sparkpair-token"  # noqa: S105 - a path
+
+
+@dataclass(frozen=True)
+class Hub:
+    """How to reach the hub: the image with the library, the script that uses it, variables, and a token or ""."""
+
+    image: str
+    script: str
+    work: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    token: str = ""
+    run: Runner = run
+    sleep: Callable[[float], None] = time.sleep
+
+    def list(self, model: Model, exclude: Sequence[str]) -> Manifest:
+        """Ask for the files of a pinned snapshot. Raises WeightsError."""
+        owner = Owner(os.geteuid(), os.getegid())
+        with tempfile.TemporaryDirectory() as folder, self._private(owner, Path(folder) / "token") as options:
+            done = self.run(
+                ["docker", "run", "--rm", *self._common(options), *self._call("list", model, exclude)],
+                timeout=LIST_SECONDS,
+            )
+        if not done.ok:
+            raise WeightsError(self._why(model, done.out, done.why()))
+        found = [
+            json.loads(line.removeprefix(MARK_FILE)) for line in done.out.splitlines() if line.startswith(MARK_FILE)
+        ]
+        return Manifest.read(
+            {"repository": model.repository, "revision": model.revision, "source": "hub", "entries": found}
+        )
+
+    def download(self, cache: Cache, model: Model, exclude: Sequence[str], hold: float) -> bool:
+        """Have a container download the snapshot; True when it has ended well, False while it still works.
+
+        A container that works already is only watched, for at most ``hold`` seconds. Raises WeightsError.
+        """
+        if repository_folder(model.repository) != model.folder:
+            raise WeightsError(
+                f"{model.folder} is not the folder that the hub's library would use; download by hand, or leave the "
+                f"cache name of {model.setting} empty"
+            )
+        name = f"sparkpair-weights-{model.revision[:12]}"
+        if self._state(name) is None:
+            self._start(cache, model, exclude, name)
+        for _ in range(max(1, round(hold * 2))):
+            state = self._state(name)
+            if state is None or state[0] != "running":
+                break
+            self.sleep(0.5)
+        else:
+            return False
+        logs = self.run(["docker", "logs", "--tail", "20", name], timeout=60)
+        self.stop(model)
+        if state is None or state[1] != "0":
+            raise WeightsError(self._why(model, logs.out, logs.why()))
+        return True
+
+    @property
+    def left(self) -> bool:
+        """Whether a download was begun whose container nobody has removed: its token, often empty, is still there."""
+        return self._token_file.exists()
+
+    def stop(self, model: Model) -> None:
+        """Remove the container of a download, and the token that it was given."""
+        self.run(["docker", "rm", "--force", f"sparkpair-weights-{model.revision[:12]}"], timeout=60)
+        self._token_file.unlink(missing_ok=True)
+
+    @property
+    def _token_file(self) -> Path:
+        return self.work / "token"
+
+    def _state(self, name: str) -> tuple[str, str] | None:
+        form = "{{.State.Status}} {{.State.ExitCode}}"
+        done = self.run(["docker", "container", "inspect", "--format", form, name], timeout=60)
+        status, _, code = done.out.strip().partition(" ")
+        return (status, code) if done.ok else None
+
+    def _start(self, cache: Cache, model: Model, exclude: Sequence[str], name: str) -> None:
+        owner = Owner.of(cache)
+        owner.mkdir(cache.hub)
+        mine = [
+            "--user",
+            f"{owner.uid}:{owner.gid}",
+            "--volume",
+            f"{cache.home}:{INSIDE}",
+            "--env",
+            f"HF_HOME={INSIDE}",
+        ]
+        self.work.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with self._private(owner, self._token_file) as options:
+            done = self.run(
+                [
+                    *("docker", "run", "--detach", "--name", name, *mine),
+                    *self._common(options),
+                    *self._call("download", model, exclude),
+                ],
+                timeout=LIST_SECONDS,
+            )
+        if not done.ok:
+            self.stop(model)
+            raise WeightsError(self._why(model, "", done.why()))
+
+    def _common(self, options: Sequence[str]) -> Sequence[str]:
+        # The image may be told to stay offline, and has no home for a user that it does not know.
+        settings = ("HF_HUB_OFFLINE=0", "HF_HUB_DISABLE_TELEMETRY=1", "HF_HUB_DISABLE_PROGRESS_BARS=1", "HOME=/tmp")
+        return ["--pull", "never", "--network", "host", *(o for s in settings for o in ("--env", s)), *options]
+
+    def _call(self, action: str, model: Model, exclude: Sequence[str]) -> Sequence[str]:
+        return [
+            "--entrypoint",
+            "python3",
+            self.image,
+            "-c",
+            self.script,
+            action,
+            model.repository,
+            model.revision,
+            *exclude,
+        ]
+
+    @contextmanager
+    def _private(self, owner: Owner, token: Path) -> Iterator[Sequence[str]]:
+        """Options that hand over variables and token by files that only the container's user can read."""
+        handle, variables = tempfile.mkstemp(prefix="sparkpair-")
+        try:
+            with os.fdopen(handle, "w") as stream:
+                stream.write("".join(f"{name}={value}\n" for name, value in sorted(self.environment.items())))
+            options = ["--env-file", variables]
+            token.unlink(missing_ok=True)
+            handle = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w") as stream:
+                stream.write(self.token)
+            owner.give(token)
+            if self.token:
+                options += ["--volume", f"{token}:{TOKEN_INSIDE}:ro", "--env", f"HF_TOKEN_PATH={TOKEN_INSIDE}"]
+            yield options
+        finally:
+            Path(variables).unlink()
+
+    def _why(self, model: Model, out: str, why: str) -> str:
+        told = [line.removeprefix(MARK_ERROR) for line in out.splitlines() if line.startswith(MARK_ERROR)]
+        if not told and "No such image" in why:
+            return (
+                f"{self.image} is not on the head; the hub is asked through the library in it, so bring the image first"
+            )
+        return f"the hub does not give {model.repository} at {model.revision}: {told[-1] if told else why}"

@@ -1,0 +1,301 @@
+"""The module's body on two folders that stand for two ranks: sources, obstacles, and what is refused."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sparkpair.weights import WeightsError
+from sparkpair.weights_module import run
+
+from tests.fixtures.hf_cache import MODEL, OTHER_REVISION, REVISION, contents, fill, target, tree
+from tests.standin.hub import Hub
+from tests.standin.weightsdocker import IMAGE
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = (ROOT / "roles/spark_weights/files/hub.py").read_text()
+FILES = target()
+SHARD = "model-00001-of-00004.safetensors"
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="gives files away or mounts, which only root can")
+
+
+class Rank:
+    """One rank below a folder; ``call`` is what one call of the module returns."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder, self.number = folder, number
+        self.home = folder / f"hf-{number}"
+        self.snapshot = self.home / "hub" / MODEL.folder / "snapshots" / REVISION
+
+    def call(self, state: str = "checked", *, dry: bool = False, **params: Any) -> dict[str, Any]:
+        """Call the module's body."""
+        defaults = {
+            "state": state,
+            "root": str(self.folder / f"root-{self.number}"),
+            "hf_home": str(self.home),
+            "models": [MODEL.__dict__],
+            "head": self.number == 0,
+            "manifests": [],
+            "source": "cache",
+            "exclude": [],
+            "rehash": False,
+            "threads": 2,
+            "streams": 2,
+            "hold": 10.0,
+            "image": IMAGE,
+            "script": SCRIPT,
+            "environment": {},
+            "token": None,
+            "address": "127.0.0.1",
+            "own": f"127.0.0.{self.number + 1}",
+            "port": 0,
+            "peers": ["127.0.0.1", "127.0.0.2"],
+            "secret": "s",
+            "idle": 30.0,
+            "lifetime": 60.0,
+        }
+        return run(defaults | params, dry=dry)
+
+
+@pytest.fixture
+def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
+    """Rank 0, with a stand-in for Docker on its PATH."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (tmp_path / "docker").mkdir()
+    docker = programs / "docker"
+    docker.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/standin/weightsdocker.py "$@"\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT}/plugins/module_utils")
+    monkeypatch.setenv("STANDIN_DOCKER", str(tmp_path / "docker"))
+    return Rank(tmp_path, 0)
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Rank:
+    return Rank(tmp_path, 1)
+
+
+def test_a_second_look_hashes_and_changes_nothing(head: Rank) -> None:
+    fill(head.home, FILES, ref=OTHER_REVISION)
+    first = head.call()
+    assert (first["changed"], first["weights"][0]["complete"]) == (True, True)
+    assert first["hashed_bytes"] == sum(map(len, FILES.values()))
+    before = tree(head.folder)
+    second = head.call()
+    assert (second["changed"], second["hashed_bytes"], second["weights"]) == (False, 0, first["weights"])
+    assert tree(head.folder) == before
+    assert head.call(rehash=True)["hashed_bytes"] == first["hashed_bytes"]
+
+
+def test_check_mode_reads_and_writes_no_content(head: Rank) -> None:
+    fill(head.home, FILES, ref=OTHER_REVISION)
+    before = tree(head.folder)
+    seen = head.call(dry=True)
+    assert (seen["weights"][0]["unknown_bytes"], seen["hashed_bytes"]) == (sum(map(len, FILES.values())), 0)
+    assert tree(head.folder) == before
+    head.call()
+    (head.snapshot.parents[1] / "refs/main").write_text(OTHER_REVISION)
+    before = tree(head.folder)
+    assert head.call(dry=True)["changed"] is True
+    assert tree(head.folder) == before
+
+
+def test_a_stale_ref_is_repaired_only_when_the_snapshot_is_complete(head: Rank) -> None:
+    fill(head.home, FILES, ref=REVISION)
+    head.call()
+    ref = head.snapshot.parents[1] / "refs/main"
+    ref.write_text(OTHER_REVISION)
+    shard = head.snapshot / SHARD
+    content = shard.resolve().read_bytes()
+    os.truncate(shard.resolve(), 1)
+    assert head.call()["weights"][0]["complete"] is False
+    assert ref.read_text() == OTHER_REVISION
+    shard.resolve().write_bytes(content)
+    assert head.call()["weights"][0]["complete"] is True
+    assert ref.read_text() == REVISION
+
+
+def test_a_worker_without_a_manifest_says_so_and_one_with_the_heads_compares(head: Rank, worker: Rank) -> None:
+    fill(head.home, FILES)
+    fill(worker.home, FILES, plain=True)
+    blind = worker.call()["weights"][0]
+    assert (blind["manifest"], blind["files"], blind["complete"]) == ("", 0, False)
+    seen = worker.call(manifests=head.call()["manifests"])["weights"][0]
+    assert (seen["complete"], seen["manifest"]) == (True, head.call()["weights"][0]["manifest"])
+    assert worker.call()["weights"][0]["complete"] is True
+
+
+def test_a_copy_between_two_ranks_by_the_module_alone(head: Rank, worker: Rank) -> None:
+    fill(head.home, FILES)
+    manifests = head.call()["manifests"]
+    port = head.call("served")["port"]
+    done = worker.call("copied", manifests=manifests, port=port)
+    assert (done["weights"][0]["complete"], done["hashed_bytes"]) == (True, 0)
+    assert contents(worker.snapshot) == FILES
+    assert worker.call("ended", port=port)["changed"] is True
+    end = time.monotonic() + 20
+    while worker.call("ended", port=port)["changed"]:
+        assert time.monotonic() < end, "the server does not end"
+
+
+def test_an_incomplete_head_serves_nothing(head: Rank) -> None:
+    fill(head.home, FILES)
+    head.call()
+    os.truncate((head.snapshot / SHARD).resolve(), 1)
+    with pytest.raises(WeightsError, match="owner/target is not complete on the head"):
+        head.call("served")
+
+
+def test_an_address_that_is_not_the_heads_is_named(head: Rank) -> None:
+    fill(head.home, FILES)
+    head.call()
+    with pytest.raises(WeightsError, match=r"cannot listen on 192\.0\.2\.1 port 0: Cannot assign"):
+        head.call("served", address="192.0.2.1")
+
+
+def test_a_wrong_file_of_the_head_is_an_error_when_nothing_may_be_downloaded(head: Rank) -> None:
+    fill(head.home, FILES)
+    head.call()
+    (head.snapshot / SHARD).resolve().write_bytes(b"Z" * 5000)
+    assert head.call()["weights"][0]["lacking"][0].startswith(f"{SHARD} has sha256")
+    with pytest.raises(WeightsError, match=f"{SHARD} has sha256 .*nothing is downloaded with source cache"):
+        head.call("downloaded")
+
+
+def test_a_truncated_file_of_the_head_is_downloaded_anew(head: Rank) -> None:
+    """The hub's library takes a file that is there for right, whatever it holds."""
+    with Hub("owner/target", REVISION, FILES) as hub:
+        given = {"source": "hub", "environment": {"HF_ENDPOINT": hub.url}}
+        assert head.call(**given)["weights"][0]["lacking_files"] == len(FILES)
+        assert head.call("downloaded", **given)["weights"][0]["complete"] is True
+        hub.seen.clear()
+        assert head.call(**given)["weights"][0]["complete"] is True
+        assert hub.seen == []
+        os.truncate((head.snapshot / SHARD).resolve(), 5)
+        assert head.call(**given)["weights"][0]["lacking"] == [f"{SHARD} holds 5 of 5000 bytes"]
+        assert head.call("downloaded", **given)["weights"][0]["complete"] is True
+        assert hub.downloads() == [SHARD]
+    assert contents(head.snapshot) == FILES
+
+
+def test_a_finished_download_that_nobody_awaited_is_cleared_away(head: Rank) -> None:
+    with Hub("owner/target", REVISION, FILES) as hub:
+        given = {"source": "hub", "environment": {"HF_ENDPOINT": hub.url}}
+        head.call(**given)
+        hub.delay = 0.5
+        first = head.call("downloaded", **given, hold=0.0, token="t")
+        assert first["working"] is True
+        while not (head.folder / "docker" / f"sparkpair-weights-{REVISION[:12]}" / "code").exists():
+            time.sleep(0.05)
+        token = head.folder / "root-0/weights/token"
+        assert token.read_text() == "t"
+        assert head.call(**given)["weights"][0]["complete"] is True
+    assert not token.exists()
+    assert [p for p in (head.folder / "docker").iterdir() if p.is_dir()] == []
+
+
+def test_a_hub_that_does_not_answer_leaves_the_heads_own_files_with_a_note(head: Rank) -> None:
+    away = {"source": "hub", "environment": {"HF_ENDPOINT": "http://127.0.0.1:9"}}
+    with pytest.raises(WeightsError, match="the hub does not give"):
+        head.call(**away)
+    fill(head.home, FILES)
+    seen = head.call(**away)
+    assert (seen["weights"][0]["complete"], seen["weights"][0]["source"]) == (True, "cache")
+    assert seen["hub_failed"] is True
+    assert [n for n in seen["notes"] if "the head's own files are taken as right" in n]
+    shutil.rmtree(head.folder / "root-0")
+    (head.snapshot / SHARD).unlink()
+    with pytest.raises(WeightsError, match=f"the hub does not give .*; and .* lacks {SHARD}"):
+        head.call(**away)
+
+
+@pytest.mark.parametrize("below", ["disk", "disk/hub"])
+def test_a_cache_on_a_disk_is_imported(head: Rank, below: str) -> None:
+    fill(head.folder / "disk", FILES)
+    source = str(head.folder / below)
+    assert head.call(source=source)["weights"][0]["lacking_files"] == len(FILES)
+    done = head.call("downloaded", source=source)
+    assert (done["weights"][0]["complete"], done["received_bytes"]) == (True, sum(map(len, FILES.values())))
+    assert contents(head.snapshot) == FILES
+
+
+def test_a_folder_without_the_pinned_snapshot_is_refused(head: Rank) -> None:
+    (head.folder / "disk").mkdir()
+    with pytest.raises(WeightsError, match=f"disk/{MODEL.folder}/snapshots/{REVISION} lacks every file"):
+        head.call(source=str(head.folder / "disk"))
+
+
+def test_a_branch_is_refused(head: Rank) -> None:
+    with pytest.raises(WeightsError, match="'main' is not a commit"):
+        head.call(models=[MODEL.__dict__ | {"revision": "main"}])
+
+
+def test_a_second_run_that_brings_weights_is_refused(head: Rank, worker: Rank) -> None:
+    fill(head.home, FILES)
+    manifests = head.call()["manifests"]
+    lock = worker.folder / "root-1/weights/lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(WeightsError, match="another run is bringing weights"):
+            worker.call("copied", manifests=manifests, port=9)
+    with pytest.raises(WeightsError, match="does not arrive"):
+        worker.call("copied", manifests=manifests, port=9)
+
+
+@root_only
+def test_no_room_is_found_before_anything_arrives(head: Rank, worker: Rank) -> None:
+    fill(head.home, target(size=100_000))
+    manifests = head.call()["manifests"]
+    worker.home.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "none", worker.home], check=False).returncode:
+        pytest.skip("this machine does not let root mount")
+    try:
+        told = worker.call(manifests=manifests)["obstacles"]
+        assert len(told) == 1
+        assert "has 0 MiB free (204800 bytes), but 0 MiB of weights are to come (400" in told[0]
+        with pytest.raises(WeightsError, match="of weights are to come"):
+            worker.call("copied", manifests=manifests, port=9)
+        assert list(worker.home.iterdir()) == []
+    finally:
+        subprocess.run(["umount", worker.home], check=True)
+    assert worker.call(manifests=manifests)["obstacles"] == []
+
+
+@root_only
+def test_a_cache_that_root_began_is_an_obstacle_and_what_arrives_belongs_to_its_owner(head: Rank, worker: Rank) -> None:
+    fill(head.home, FILES)
+    manifests = head.call()["manifests"]
+    (worker.home / "hub").mkdir(parents=True)
+    os.chown(worker.home, 12345, 12345)
+    told = worker.call(manifests=manifests)["obstacles"]
+    assert told == [
+        f"{worker.home}/hub belongs to root, but the cache {worker.home} to 12345: chown -R 12345: {worker.home}/hub"
+    ]
+    os.chown(worker.home / "hub", 12345, 12345)
+    port = head.call("served")["port"]
+    assert worker.call("copied", manifests=manifests, port=port)["weights"][0]["complete"] is True
+    worker.call("ended", port=port)
+    assert {p.lstat().st_uid for p in worker.home.rglob("*")} == {12345}
+
+
+@root_only
+def test_a_complete_cache_of_root_is_noted_and_no_obstacle(head: Rank) -> None:
+    fill(head.home, FILES)
+    (head.folder / "home").mkdir()
+    assert head.call()["notes"] == []
+    os.chown(head.folder, 12345, 12345)
+    seen = head.call()
+    assert (seen["obstacles"], seen["weights"][0]["complete"]) == ([], True)
+    assert seen["notes"] == [
+        f"{head.home} belongs to root, inside a folder of 12345, who cannot add to it: chown -R 12345: {head.home}"
+    ]
