@@ -18,7 +18,7 @@ INJECTIONS: dict[str, Injection] = {}
 STAGED = "Take the lock and have everything ready"
 TAKEN = "TASK [spark_lock : Bring the head's lock"
 STAGING = "TASK [spark_rollout : Stage while the old pair serves]"
-STARTED = "exec vllm serve"
+STARTED = "starting engine ("
 WARM = "gate 8/"
 
 
@@ -118,14 +118,14 @@ def _(bench: Bench) -> Run:
     tag = "sparkpair-lab/standin:differs"
     bench.load(0, tag)
     bench.load(1, tag, {"opt/standin/note": b"other bytes"})
-    return bench.deploy(*new("", "-e", f"image={tag}"))
+    return bench.deploy(*new("", "-e", f"image={tag}", "-e", "image_transfer=none"))
 
 
 @injects("image missing")
 def _(bench: Bench) -> Run:
     tag = "sparkpair-lab/standin:head-only"
     bench.load(0, tag)
-    return bench.deploy(*new("", "-e", f"image={tag}"))
+    return bench.deploy(*new("", "-e", f"image={tag}", "-e", "image_transfer=none"))
 
 
 @injects("weights missing")
@@ -133,7 +133,7 @@ def _(bench: Bench) -> Run:
     hub = f"/home/{layout.USER}/.cache/huggingface/hub"
     away = f"for m in {hub}/models--*; do mv $m/snapshots $m/away; done"
     back = f"for m in {hub}/models--*; do mv $m/away $m/snapshots; done"
-    with bench.changed(1, away, back):
+    with bench.changed(0, away, back), bench.changed(1, away, back):
         return bench.deploy(*new())
 
 
