@@ -1,7 +1,7 @@
 # sparkpair: the two commands are `make demo` and `make test`.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast lint unit sources molecule lab-up lab-down lab-status clean
+.PHONY: help demo test test-fast lint unit plays sources molecule lab-up lab-down lab-status clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,7 +31,7 @@ demo: lab-up  ## local pair, verify_tokens=3, and a completion on the screen
 	@ansible-playbook -i inventories/lab playbooks/deploy.yml -e verify_tokens=3
 	@python scripts/demo.py
 
-test: test-fast sources molecule  ## all tests
+test: test-fast plays sources molecule  ## all tests
 
 test-fast: lint unit  ## everything without containers
 
@@ -44,6 +44,9 @@ lint: $(STAMP)  ## ruff, mypy, yamllint, ansible-lint
 
 unit: $(STAMP)  ## pytest
 	pytest -q -n 2 tests/unit tests/property
+
+plays: $(STAMP)  ## roles in real ansible-playbook runs, without containers
+	pytest -q -n 2 tests/plays
 
 sources: $(OVERLAYS)  ## overlays against the real sources of every vLLM release
 	pytest -q tests/overlays

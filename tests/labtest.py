@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,12 +65,13 @@ def verb(tmp_path: Path) -> Callable[..., Run]:
         then: Callable[[subprocess.Popen[str]], object] | None = None,
         **environment: str,
     ) -> Run:
-        count = tmp_path / "ssh.log"
-        count.unlink(missing_ok=True)
-        wrapper = tmp_path / "ssh"
+        # A run may be started from within another one, so each has a folder of its own.
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        count = folder / "ssh.log"
+        wrapper = folder / "ssh"
         wrapper.write_text(f'#!/bin/sh\necho "$*" >> {count}\nexec ssh "$@"\n')
         wrapper.chmod(0o755)
-        reports = tmp_path / "reports"
+        reports = folder / "reports"
         process = subprocess.Popen(
             [
                 str(Path(sys.executable).parent / "ansible-playbook"),

@@ -90,7 +90,7 @@ class Bench:
 
     def leftovers(self) -> list[str]:
         """Half files of any kind."""
-        found = f"ls -A {ROOT} | grep -vx -e current -e history.jsonl -e releases -e staging; ls -A {ROOT}/releases"
+        found = f"ls -A {ROOT} | grep -vx -e current -e history.jsonl -e releases -e staging -e weights; ls -A {ROOT}/releases"
         return [n for r in (0, 1) for n in self.sudo(r, f"({found}) | grep -vE '^[0-9a-f]{{12}}$' || true").split()]
 
     # --- ways to break it ---------------------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ class Pair:
             dflash_model="owner/draft",
             dflash_revision=OTHER_REVISION,
             image=IMAGE,
+            ray_version="",
         )
         self.hosts: dict[str, Any] = {}
         for number, rank in enumerate(self.plan["ranks"]):
