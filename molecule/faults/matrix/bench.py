@@ -90,7 +90,8 @@ class Bench:
 
     def leftovers(self) -> list[str]:
         """Half files of any kind."""
-        found = f"ls -A {ROOT} | grep -vx -e current -e history.jsonl -e releases -e staging -e weights; ls -A {ROOT}/releases"
+        known = "-e current -e history.jsonl -e releases -e staging -e weights"
+        found = f"ls -A {ROOT} | grep -vx {known}; ls -A {ROOT}/releases"
         return [n for r in (0, 1) for n in self.sudo(r, f"({found}) | grep -vE '^[0-9a-f]{{12}}$' || true").split()]
 
     # --- ways to break it ---------------------------------------------------------------------------------------------
