@@ -71,7 +71,7 @@ FAULTS = (
     Fault("one rank cannot switch", "switch", "current cannot be moved on the worker", DOWN,
           "could not become current on every rank"),
     Fault("controller killed between the commits", "switch", "the head has switched, the worker has not", LOCKED,
-          "in phase s"),
+          "in phase switch"),
     Fault("worker killed while it starts", "start", "docker kill, real Ray", RETURNED, "ended with exit code 137"),
     Fault("head killed while it starts", "start", "docker kill, real Ray", RETURNED, "ended with exit code 137"),
     Fault("Docker restarted mid-start", "start", "systemctl restart docker on the worker", RETURNED, "spark-1"),

@@ -248,7 +248,7 @@ def _(bench: Bench) -> Run:
 
 @injects("controller killed at the stop")
 def _(bench: Bench) -> Run:
-    return bench.deploy(*new(), at="TASK [spark_rollout : Drain the old engine]", then=kill)
+    return bench.deploy(*new(), at="TASK [Drain the old engine]", then=kill)
 
 
 @injects("controller killed while it starts")
