@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from sparkpair import live
+from sparkpair import joined, live
 from sparkpair.inputs import plain
 from sparkpair.rollback import RollbackError, choose
 
@@ -29,16 +29,14 @@ class ActionModule(ActionBase):
         """Return ``plan`` (or null: stock must be planned anew) and ``reason``."""
         result = super().run(tmp, task_vars)
         args = plain(self._task.args)
-        hostvars = (task_vars or {})["hostvars"]
-        hosts = plain((task_vars or {})["ansible_play_hosts_all"])
-        names = {int(plain(hostvars[host]["spark_rank"])): host for host in hosts}
-        states = {n: plain(hostvars[h][args["states"]]).get("state") for n, h in names.items()}
-        missing = [names[n] for n, state in states.items() if state is None]
+        states, names = joined.states(task_vars or {}, args["states"])
+        known = {rank: state for rank, state in states.items() if state is not None}
+        missing = [names[rank] for rank in names if rank not in known]
         try:
-            target = choose(args["release"], states) if not missing else None
+            target = choose(args["release"], known) if not missing else None
         except RollbackError as error:
             return result | _refused(str(error))
         if target is None:
             return result | _refused(f"{', '.join(missing)} could not be read")
-        plan = live.named(states[0]["plans"][target.release], names) if target.release else None
+        plan = live.named(known[0]["plans"][target.release], names) if target.release else None
         return result | {"changed": False, "plan": plan, "reason": target.reason}

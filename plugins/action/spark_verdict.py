@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from sparkpair import live, rollback
+from sparkpair import joined, live, rollback
 from sparkpair.advisory import advisory
 from sparkpair.history import accepted
 from sparkpair.inputs import plain
@@ -28,16 +28,8 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         args = plain(self._task.args)
         hostvars = (task_vars or {})["hostvars"]
-        states: dict[int, dict[str, Any] | None] = {}
-        names: dict[int, str] = {}
-        addresses: dict[int, str] = {}
-        for host in plain((task_vars or {})["ansible_play_hosts_all"]):
-            variables = hostvars[host]
-            rank = int(plain(variables["spark_rank"]))
-            read = plain(variables.get(args["states"], {}))
-            states[rank] = read.get("state")
-            names[rank] = host
-            addresses[rank] = plain(variables["spark_fabric_address"])
+        states, names = joined.states(task_vars or {}, args["states"])
+        addresses = {rank: plain(hostvars[name]["spark_fabric_address"]) for rank, name in names.items()}
         head = states.get(0) or {}
         plan = args.get("plan") or (live.named(head["plan"], names) if head.get("plan") else None)
         ranks = [live.rank_report(n, names[n], addresses[n], states[n]) for n in sorted(names)]
