@@ -7,7 +7,7 @@ The scenario ``faults`` injects each row on the local pair; the README shows the
 - ``down``: every rank that can be reached is stopped, and the lock says why (or there was nothing to return to).
 - ``locked``: the controller is gone; the lock names the phase, and the next run is refused until it is released.
 
-In every case a second run of the old release heals the pair.
+In every case a second run of the old release heals the pair. Rows that repeat a kind run with ``FAULTS=all`` only.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ PHASES = ("plan", "probe", "preflight", "stage", "lock", "stop", "switch", "star
 
 @dataclass(frozen=True)
 class Fault:
-    """One row; ``says`` is a part of what the screen shows."""
+    """One row; ``says`` is a part of what the screen shows. An ``again`` row repeats a kind that another one has."""
 
     name: str
     phase: str
     what: str
     end: str
     says: str
+    again: bool = False
 
 
 FAULTS = (
@@ -73,26 +74,26 @@ FAULTS = (
     Fault("controller killed between the commits", "switch", "the head has switched, the worker has not", LOCKED,
           "in phase switch"),
     Fault("worker killed while it starts", "start", "docker kill, real Ray", RETURNED, "ended with exit code 137"),
-    Fault("head killed while it starts", "start", "docker kill, real Ray", RETURNED, "ended with exit code 137"),
+    Fault("head killed while it starts", "start", "docker kill, real Ray", RETURNED, "ended with exit code 137", again=True),
     Fault("Docker restarted mid-start", "start", "systemctl restart docker on the worker", RETURNED, "spark-1"),
-    Fault("worker rebooted mid-start", "start", "the worker restarts", DOWN, "could not be reached"),
+    Fault("worker rebooted mid-start", "start", "the worker restarts", DOWN, "could not be reached", again=True),
     Fault("worker unreachable while it starts", "start", "SSH of the worker is cut", DOWN, "could not be reached"),
-    Fault("controller killed while it starts", "start", "SIGKILL of ansible-playbook", LOCKED, "in phase start"),
-    Fault("never healthy", "start", "/health answers 503 for ever", RETURNED, "not ready within"),
+    Fault("controller killed while it starts", "start", "SIGKILL of ansible-playbook", LOCKED, "in phase start", again=True),
+    Fault("never healthy", "start", "/health answers 503 for ever", RETURNED, "not ready within", again=True),
     Fault("engine exits", "start", "vllm ends with an error", RETURNED, "ended with exit code 1"),
     Fault("fatal log line", "start", "vllm logs a fatal line and lingers", RETURNED,
-          "Engine core initialization failed"),
+          "Engine core initialization failed", again=True),
     Fault("healthy without tokens", "gates", "/health is 200, completions are empty", RETURNED,
           "gate completion failed"),
     Fault("garbage", "gates", "every text is one mark", RETURNED, "gate canary failed"),
-    Fault("wrong served name", "gates", "the model has another name", RETURNED, "gate models failed"),
-    Fault("wrong width", "gates", "a draft token less than planned in each step", RETURNED, "gate width failed"),
-    Fault("drafts never accepted", "gates", "no drafted token is accepted", RETURNED, "gate canary failed"),
-    Fault("broken grammar", "gates", "guided counting stops at 39", RETURNED, "gate json failed"),
-    Fault("engine dies in the warm-up", "gates", "vllm ends after twelve requests", RETURNED, "gate warmup failed"),
+    Fault("wrong served name", "gates", "the model has another name", RETURNED, "gate models failed", again=True),
+    Fault("wrong width", "gates", "a draft token less than planned in each step", RETURNED, "gate width failed", again=True),
+    Fault("drafts never accepted", "gates", "no drafted token is accepted", RETURNED, "gate canary failed", again=True),
+    Fault("broken grammar", "gates", "guided counting stops at 39", RETURNED, "gate json failed", again=True),
+    Fault("engine dies in the warm-up", "gates", "vllm ends after twelve requests", RETURNED, "gate warmup failed", again=True),
     Fault("worker killed in the warm-up", "gates", "docker kill", RETURNED, "gate ranks failed"),
-    Fault("head killed in the warm-up", "gates", "docker kill", RETURNED, "failed"),
-    Fault("worker unreachable in the gates", "gates", "SSH of the worker is cut", DOWN, "could not be reached"),
+    Fault("head killed in the warm-up", "gates", "docker kill", RETURNED, "failed", again=True),
+    Fault("worker unreachable in the gates", "gates", "SSH of the worker is cut", DOWN, "could not be reached", again=True),
     Fault("Ctrl-C in the gates", "gates", "SIGINT to ansible-playbook", LOCKED, "in phase gates"),
     Fault("return fails too", "return", "the old release is damaged when the new one fails", DOWN,
           "the return failed too"),
