@@ -7,11 +7,10 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from bench import OLD, ROOT, STANDIN, Bench, Process, interrupt, kill, new
+from bench import OLD, ROOT, Bench, Process, interrupt, kill, new
 from sparklab import layout
 
 from tests.labtest import Run
-from tests.standin import image as standin
 
 Injection = Callable[[Bench], Run]
 INJECTIONS: dict[str, Injection] = {}
@@ -356,6 +355,3 @@ def _(bench: Bench) -> Run:
     bench.sudo(0, "docker rm -f sparkpair-engine")
     bench.sudo(1, "docker rm -f sparkpair-engine")
     return run
-
-
-__all__ = ["INJECTIONS", "OLD", "STANDIN", "standin"]

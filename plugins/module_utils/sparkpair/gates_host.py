@@ -7,9 +7,10 @@ from typing import Any
 
 from . import metrics
 from .gatekit import Answers, Group, Seen, Situation, fault, group, request
+from .memory import GIB
 
-GIB = 1 << 20
-"""KiB in one GiB: states give memory in KiB."""
+KIB_IN_GIB = GIB // 1024
+"""States give memory in KiB."""
 PAUSE_CELSIUS = 90.0
 HEADROOM_GIB = 2.0
 POOL_TOLERANCE = 0.1
@@ -58,7 +59,7 @@ def judge_memory(situation: Situation, _: Answers) -> Seen:
     """Every rank has memory left beside the engine that was just under load."""
     wanted = float(situation.limits.get("headroom_gib", HEADROOM_GIB))
     known, short = _read(situation)
-    left = {name: state["memory"].get("MemAvailable", 0) / GIB for name, state in known.items()}
+    left = {name: state["memory"].get("MemAvailable", 0) / KIB_IN_GIB for name, state in known.items()}
     said = {name: f"{name}: {value:.1f} GiB available" for name, value in left.items()}
     short += [said[name] for name, value in left.items() if value < wanted]
     return Seen(not short, "; ".join(short or said.values()), f"at least {wanted:g} GiB available on every rank")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .images import same_image
+from .images import same_image, short
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def _one(
             "use image_transfer: stream"
         )
     else:
-        differs = "is not there" if mine["here"] is None else f"is another image ({_short(mine['here'])})"
-        choice.problems.append(f"{name}: {reference} {differs}, the head has {_short(wanted)}{_none(mode)}")
+        differs = "is not there" if mine["here"] is None else f"is another image ({short(mine['here'])})"
+        choice.problems.append(f"{name}: {reference} {differs}, the head has {short(wanted)}{_none(mode)}")
 
 
 def _fabric(plan: Mapping[str, Any]) -> str:
@@ -90,10 +90,6 @@ def _fabric(plan: Mapping[str, Any]) -> str:
 
 def _none(mode: str) -> str:
     return ", and image_transfer none forbids to fetch it" if mode == "none" else ""
-
-
-def _short(image: Mapping[str, Any]) -> str:
-    return str((image["digests"] or [image["layers"]])[0])[:19]
 
 
 def differences(plan: Mapping[str, Any], seen: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
@@ -109,5 +105,5 @@ def differences(plan: Mapping[str, Any], seen: Mapping[str, Mapping[str, Any] | 
         if mine is None:
             found.append(f"{host}: {plan['image']} is not there")
         elif not same_image(head, mine):
-            found.append(f"{host}: {plan['image']} is {_short(mine)}, the head's is {_short(head)}")
+            found.append(f"{host}: {plan['image']} is {short(mine)}, the head's is {short(head)}")
     return found

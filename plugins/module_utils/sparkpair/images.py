@@ -105,6 +105,11 @@ def same_image(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return bool(one["layers"]) and one["layers"] == other["layers"]
 
 
+def short(image: Mapping[str, Any]) -> str:
+    """The content of an image in as many characters as tell two apart."""
+    return str((image["digests"] or [image["layers"]])[0])[:19]
+
+
 def ready(wanted: Wanted, here: Mapping[str, Any] | None, source: Mapping[str, Any] | None) -> bool:
     """Tell whether ``here`` (content under the wanted reference) is what the plan wants.
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from .runner import Clock, Runner
 
-MARGIN = 3 * 512 * 1024 * 1024
+GIB = 1024**3
+MARGIN = 3 * GIB // 2
 """Bytes that must be free beyond the engine's share; 1.5 GiB, as the recipe's operators found by experience."""
 
 
@@ -24,9 +25,14 @@ def kib(meminfo: Path = Path("/proc/meminfo")) -> dict[str, int]:
     return values
 
 
-def need(share: float, total: int) -> int:
+def gib(size: float) -> str:
+    """Bytes for people."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB // 2 else f"{size / 1024**2:.0f} MiB"
+
+
+def need(share: float, total: int, margin: int = MARGIN) -> int:
     """Bytes that must be free before an engine that takes ``share`` of ``total`` bytes starts; 0 for no share."""
-    return int(share * total) + MARGIN if share else 0
+    return int(share * total) + margin if share else 0
 
 
 def drop_caches(runner: Runner, timeout: float, *, clock: Clock = time.monotonic) -> list[str]:

@@ -13,7 +13,6 @@ from . import containers, diagnose, engine, history, lock, memory, probe, sensor
 from .runner import run
 from .store import File, Store, StoreError
 
-GIB = 1 << 30
 ROOT: dict[str, Any] = {"type": "path", "default": "/opt/sparkpair"}
 
 
@@ -137,13 +136,13 @@ def _prune(module: AnsibleModule, store: Store) -> dict[str, Any]:
 def _settle(module: AnsibleModule) -> None:
     params = module.params
     total = memory.kib().get("MemTotal", 0) * 1024
-    wanted = int(params["free_gib"] * GIB) or memory.need(params["share"], total)
+    wanted = int(params["free_gib"] * memory.GIB) or memory.need(params["share"], total)
     settled = engine.settle(wanted, 0.0 if module.check_mode else params["timeout"])
     figures = {"free": settled.free, "wanted": settled.wanted, "seconds": settled.seconds}
     if not settled.ok and not module.check_mode:
         message = (
-            f"the memory did not settle: {settled.free / GIB:.1f} GiB of {total / GIB:.1f} GiB are free after "
-            f"{settled.seconds:.0f} s, wanted {wanted / GIB:.1f} GiB before the engine starts (settle_free_gib, "
+            f"the memory did not settle: {memory.gib(settled.free)} of {memory.gib(total)} are free after "
+            f"{settled.seconds:.0f} s, wanted {memory.gib(wanted)} before the engine starts (settle_free_gib, "
             "settle_timeout)"
         )
         module.fail_json(msg=message, **figures)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from . import images
-from .preflight_host import Context, Finding, Skipped, gib
+from .memory import gib
+from .preflight_host import Context, Finding, Skipped
 from .weights import HF_TARGET, repository_folder
 from .weights_cache import stored_bytes
 

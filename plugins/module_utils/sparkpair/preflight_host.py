@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .containers import CONTAINER, LABEL_RELEASE
+from .memory import GIB, MARGIN
 from .runner import Clock, Completed, Runner, run
 from .weights import mounted_cache
 
 Level = Literal["blocked", "degraded", "info"]
 LEVELS: tuple[Level, ...] = ("blocked", "degraded", "info")
 """Worst first. ``blocked`` stops a deploy, ``degraded`` proceeds with a warning, ``info`` leaves the verdict alone."""
-
-GIB = 1024**3
 
 
 class Skipped(Exception):  # noqa: N818 - an outcome of a check, not an error
@@ -65,7 +64,7 @@ class Thresholds:
     release_bytes: int = 100 * 1024**2
     disk_margin_bytes: int = 5 * GIB
     memory_bytes: int = 0
-    memory_margin_bytes: int = 3 * GIB // 2
+    memory_margin_bytes: int = MARGIN
     swappiness_max: int = 10
     nofile_min: int = 65536
     name_lookup_seconds: float = 2.0
@@ -191,11 +190,6 @@ class Options:
     probe_image: bool = False
     engine_flags: tuple[str, ...] = ()
     thresholds: Thresholds = field(default_factory=Thresholds)
-
-
-def gib(size: float) -> str:
-    """Bytes for people."""
-    return f"{size / GIB:.1f} GiB" if size >= GIB // 2 else f"{size / 1024**2:.0f} MiB"
 
 
 def version(text: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from .images import same_image
+from .images import same_image, short
 from .preflight import PAIR_IDS, verdict
 from .preflight_host import LEVELS, Finding, Level, Thresholds
 from .screen import short_image, table
@@ -187,16 +187,12 @@ def _image_parity(answered: Mapping[int, Mapping[str, Any]], staged: bool) -> li
                     "parity",
                     "blocked" if staged else "info",
                     rank,
-                    observed=f"image: rank {first} has {_content(images[first])}, rank {rank} {_content(image)}",
+                    observed=f"image: rank {first} has {short(images[first])}, rank {rank} {short(image)}",
                     wanted="the same image content on every rank",
                     remedy="deploy.yml brings the head's image to every rank, unless image_transfer is none",
                 )
             ]
     return []
-
-
-def _content(image: Mapping[str, Any]) -> str:
-    return str((image["digests"] or [image["layers"]])[0])[:19]
 
 
 def _table(

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .containers import LABEL_RELEASE
-from .preflight_host import Context, Finding, Skipped, container_name, gib, ours, version
+from .memory import gib
+from .memory import need as memory_need
+from .preflight_host import Context, Finding, Skipped, container_name, ours, version
 
 LISTEN = "0A"
 CAP_SYS_RESOURCE = 24
@@ -296,13 +298,13 @@ def memory(ctx: Context) -> Iterator[Finding]:
     ctx.facts |= {"memory_total": total, "memory_free": free, "memory_available": available}
     if any(ours(c) for c in ctx.containers.values()):
         raise Skipped("an engine of ours runs and holds the memory; the wait after its stop judges it")
-    need, margin = float(ctx.thresholds.memory_bytes), ctx.thresholds.memory_margin_bytes
+    need, margin = ctx.thresholds.memory_bytes, ctx.thresholds.memory_margin_bytes
     if not need:
         share = ctx.setting("gpu_mem_util")
         if not ctx.gpus or not share or not total:
             raise Skipped("the plan states no share of the memory")
-        need = float(share) * total + margin
-    ctx.facts["memory_need"] = int(need)
+        need = memory_need(float(share), total, margin)
+    ctx.facts["memory_need"] = need
     wanted = f"{gib(need)} free of {gib(total)}"
     observed = f"{gib(free)} free, {gib(available)} available"
     if available < need:

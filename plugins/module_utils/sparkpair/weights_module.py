@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from .preflight_host import gib
+from .memory import gib
 from .weights import Cache, Hashes, Manifest, Manifests, Model, Survey, WeightsError, survey
 from .weights_cache import (
     alone,

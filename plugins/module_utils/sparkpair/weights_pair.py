@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .preflight_host import gib
+from .memory import gib
 from .screen import table
 
 
