@@ -174,8 +174,11 @@ def test_bracket_interrupted_then_failed_then_complete(site: Site) -> None:
         if found and json.loads(found[0].read_text(encoding="utf-8"))["arms"][0]["measured"]:
             break
         time.sleep(0.05)
-    os.killpg(running.pid, signal.SIGINT)
-    running.wait(60)
+    ends = time.monotonic() + 60
+    while running.poll() is None and time.monotonic() < ends:
+        # Once was not enough in one of many runs: a signal that meets Ansible between two of its waits can be lost.
+        os.killpg(running.pid, signal.SIGINT)
+        time.sleep(0.5)
     site.engine.behaviour.step_seconds = 0.002
     first = site.results()
     assert (first["status"], first["restored"]) == ("unfinished", False)
