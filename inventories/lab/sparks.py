@@ -23,7 +23,7 @@ def main() -> None:
         }
         for rank in range(layout.ranks())
     }
-    common = {
+    common: dict[str, object] = {
         "ansible_user": layout.USER,
         "ansible_python_interpreter": "/usr/bin/python3",
         "ansible_ssh_private_key_file": str(keys / "id_ed25519"),
@@ -32,10 +32,8 @@ def main() -> None:
         "spark_hf_home": f"/home/{layout.USER}/.cache/huggingface",
         "spark_cache_dir": f"/home/{layout.USER}/.cache/sparkpair",
         "image": images.engine_image(),
+        "lab_revisions": dict(images.model_revisions().values()),
     }
-    for prefix, (name, revision) in zip(("model", "dflash"), images.model_revisions().values(), strict=True):
-        common[f"{prefix}_revision"] = revision
-        common["model" if prefix == "model" else "dflash_model"] = f"{layout.PREFIX}/{name}"
     groups = {"sparks": {"hosts": sorted(hostvars), "vars": common}, "_meta": {"hostvars": hostvars}}
     print(json.dumps(groups, indent=1))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sparkpair.settings import NAME_OF_KEY
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,6 +87,52 @@ def test_inventory_needs_no_lab(tmp_path: Path, count: int) -> None:
     hosts = listed["_meta"]["hostvars"]
     assert [hosts[name]["spark_rank"] for name in names] == list(range(count))
     assert len({hosts[name]["ansible_host"] for name in names}) == count
-    for key in ("model_revision", "dflash_revision"):
-        revision = listed["sparks"]["vars"][key]
+    revisions = listed["sparks"]["vars"]["lab_revisions"]
+    assert set(revisions) == {"tiny-target", "tiny-dflash", "tiny-mtp"}
+    for revision in revisions.values():
         assert len(revision) == 40 and int(revision, 16) >= 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "target", "config"),
+    [
+        ((), "tiny-target", {"method": "dflash", "num_speculative_tokens": 7}),
+        (("-e", "spec_method=mtp"), "tiny-mtp", {"method": "mtp", "num_speculative_tokens": 2}),
+        (("-e", "spec_method=none"), "tiny-target", None),
+    ],
+)
+def test_the_method_alone_chooses_the_labs_target(
+    tmp_path: Path, arguments: tuple[str, ...], target: str, config: dict[str, Any] | None
+) -> None:
+    tasks = [
+        {"spark_plan": {}, "register": "planned", "run_once": True},
+        {"debug": {"var": "planned.plan"}, "run_once": True},
+    ]
+    (tmp_path / "play.json").write_text(json.dumps([{"hosts": "sparks", "gather_facts": False, "tasks": tasks}]))
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            "-i",
+            ROOT / "inventories/lab",
+            tmp_path / "play.json",
+            *arguments,
+        ],
+        cwd=ROOT,
+        env={
+            **{k: v for k, v in os.environ.items() if k not in NAME_OF_KEY and not k.startswith("ANSIBLE_")},
+            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+            "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
+            "SPARKPAIR_REPORTS": str(tmp_path / "reports"),
+            "SPARK_LAB_HOME": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    hosts = json.loads(done.stdout[done.stdout.index("{") :])["plays"][0]["tasks"][1]["hosts"]
+    plan = next(iter(hosts.values()))["planned.plan"]
+    assert plan["settings"]["model"] == f"sparkpair-lab/{target}"
+    assert f"--sparkpair-lab--{target}/" in plan["ranks"][0]["arguments"][0]
+    found = plan["speculative_config"]
+    assert (found and {k: found[k] for k in ("method", "num_speculative_tokens")}) == config
+    assert ("model" in (found or {})) == (plan["spec_method"] == "dflash")

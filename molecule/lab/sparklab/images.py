@@ -261,7 +261,7 @@ def make_models(home: Path) -> Path:
 
 def model_revisions() -> dict[str, tuple[str, str]]:
     """Folder that make_models.py writes, to (repository name, 40 hex digits of its revision)."""
-    names = {"target": "tiny-target", "draft-dflash": "tiny-dflash"}
+    names = {"target": "tiny-target", "draft-dflash": "tiny-dflash", "target-mtp": "tiny-mtp"}
     return {
         folder: (name, hashlib.sha1(f"{models_digest()} {name}".encode()).hexdigest())  # noqa: S324 - a git-like id
         for folder, name in names.items()
