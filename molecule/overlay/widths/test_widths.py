@@ -78,6 +78,27 @@ def test_each_width_is_measured_and_proved(
     assert stock[0]["release"] != run.result["release"]
 
 
+def test_mtp_drafts_with_the_targets_own_layer_and_without_any_overlay(
+    stock: list[dict[str, Any]], sparks: list[Any], verb: Callable[..., Run]
+) -> None:
+    """Right after a width: nothing of it is left, and there is no draft model."""
+    run = verb("deploy", "-e", "spec_method=mtp")
+    assert run.code == 0, run.screen
+    assert run.result["draft_tokens_per_step"] == pytest.approx(2.0)
+    gates = {g["name"]: g for g in run.result["gates"]}
+    assert gates["stock"]["seen"] == "none on any rank"
+    assert gates["acceptance"]["ok"]
+    found = [fingerprint(spark) for spark in sparks]
+    arguments = found[0]["arguments"]
+    assert '{"method":"mtp","num_speculative_tokens":2}' in arguments
+    assert "tiny-dflash" not in json.dumps(arguments)
+    for mine, before in zip(found, stock, strict=True):
+        assert mine["release"] == run.result["release"] != before["release"]
+        assert (mine["image"], mine["environment"]) == (before["image"], before["environment"])
+        # The sources of some lie in the release's own folder.
+        assert {m[1:] for m in mine["mounts"]} == {m[1:] for m in before["mounts"]}
+
+
 def test_image_with_one_byte_changed_is_refused_while_the_pair_serves(
     sparks: list[Any], verb: Callable[..., Run]
 ) -> None:
