@@ -66,7 +66,7 @@ FAULTS = (
           "cannot be used"),
     Fault("rollback target damaged", "plan", "a file of it has another mode on the worker", UNTOUCHED,
           "cannot be used"),
-    Fault("memory never settles", "stop", "less memory is free than the next engine needs", DOWN,
+    Fault("memory never settles", "stop", "less memory is free than the next engine asks for", RETURNED,
           "the memory did not settle"),
     Fault("controller killed at the stop", "stop", "SIGKILL of ansible-playbook", LOCKED, "in phase stop"),
     Fault("one rank cannot switch", "switch", "current cannot be moved on the worker", DOWN,

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from sparkpair.inputs import plain
+from sparkpair.inputs import left_out, plain
 
 NOTED = ("release", "verb", "reason")
 PASSED = ("root", "state", "run", "reason", "force", "phase")
@@ -20,9 +20,13 @@ class ActionModule(ActionBase):
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the module's result."""
-        super().run(tmp, task_vars)
+        """Return the module's result, or refuse a pair that --limit cuts in half."""
+        result = super().run(tmp, task_vars)
         args = plain(self._task.args)
+        missing = [str(problem) for problem in left_out(task_vars or {})] if args["state"] != "shown" else []
+        if missing:
+            said = "\n".join(["half a pair is neither locked nor released; nothing was touched:", *missing])
+            return result | {"failed": True, "msg": said, "sparkpair_report": {"outcome": "refused", "messages": missing}}
         note = {key: args.get(key) or "" for key in NOTED}
         wanted = {key: args[key] for key in PASSED if args.get(key) is not None}
         wanted["note"] = {**note, "who": getpass.getuser(), "controller": socket.gethostname()}

@@ -95,3 +95,10 @@ def test_of_many_that_take_it_at_once_one_gets_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (7300, "2 h"), (2e5, "2 d")])
 def test_age_is_told_in_the_largest_unit(seconds: float, text: str) -> None:
     assert lock.age(seconds) == text
+
+
+def test_a_lock_that_was_kept_is_not_walked_through_by_its_own_run(tmp_path: Path) -> None:
+    lock.take(tmp_path, NOTE)
+    lock.keep(tmp_path, "r1", "the return failed")
+    with pytest.raises(lock.LockError, match="reason: the return failed"):
+        lock.take(tmp_path, NOTE)

@@ -132,7 +132,7 @@ def read_inputs(
     )
     resolved = resolve({**gathered.given, **(over or {})}, stock=stock)
     ranks, rank_problems = read_ranks(variables, rdma=uses_rdma(resolved.settings))
-    problems += [*gathered.problems, *rank_problems, *_left_out(hostvars, hosts, task_vars)]
+    problems += [*gathered.problems, *rank_problems, *left_out(task_vars)]
     return Inputs(fit_stock(resolved, len(hosts)), ranks, problems)
 
 
@@ -183,8 +183,9 @@ def _play_variables(
     return found
 
 
-def _left_out(hostvars: Any, hosts: list[str], task_vars: Mapping[str, Any]) -> list[Problem]:
+def left_out(task_vars: Mapping[str, Any]) -> list[Problem]:
     """Find ranks that --limit leaves out: they share a group with the play's hosts, and half a pair serves nothing."""
+    hostvars, hosts = task_vars["hostvars"], [plain(host) for host in task_vars["ansible_play_hosts_all"]]
     if not context.CLIARGS.get("subset"):
         return []
     groups = {

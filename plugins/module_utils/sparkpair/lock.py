@@ -68,13 +68,17 @@ def read(root: Path, now: float | None = None) -> Lock:
 
 
 def take(root: Path, note: dict[str, Any]) -> bool:
-    """Take the lock; False when the same run holds it already. Raises LockError when somebody else does."""
+    """Take the lock; False when the same run holds it already.
+
+    Raises:
+        LockError: another run holds it, or this one kept it with a reason, which a person must have seen first.
+    """
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         (root / FOLDER).mkdir(mode=0o755)
     except FileExistsError:
         found = read(root)
-        if found.holder.get("run") == note["run"]:
+        if found.holder.get("run") == note["run"] and not found.holder.get("reason"):
             return False
         raise LockError(
             f"the lock is {found.text()}. It is never taken over: wait, or look at the pair and then run "

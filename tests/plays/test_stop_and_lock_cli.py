@@ -1,0 +1,180 @@
+"""stop.yml and lock.yml in real ansible-playbook runs: two hosts behind an ssh that runs here, each with a docker.
+
+The docker is a stand-in of a few lines: one container while the file ``running`` is there, and ``docker stop`` fails
+while the file ``broken`` is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
+CONTAINER = {
+    "Id": "c" * 64,
+    "Name": "/sparkpair-engine",
+    "Image": "sha256:1",
+    "Config": {"Image": "i", "Labels": {"sparkpair.release": "a" * 12}},
+    "State": {"Status": "running", "Running": True, "ExitCode": 0, "StartedAt": "2026-01-01T00:00:00Z"},
+}
+DOCKER = """#!/bin/sh
+cd {folder}
+case "$1" in
+ps) [ ! -e running ] || echo c ;;
+inspect) cat container.json ;;
+stop) [ ! -e broken ] || {{ echo "the daemon is confused" >&2; exit 1; }} ;;
+rm) rm running ;;
+esac
+"""
+
+
+class Site:
+    """Two Sparks that serve."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        hosts = {}
+        for rank in (0, 1):
+            spark = folder / f"spark-{rank}"
+            (spark / "bin").mkdir(parents=True)
+            (spark / "running").touch()
+            (spark / "container.json").write_text(json.dumps([CONTAINER]))
+            self._program(spark / "bin" / "docker", DOCKER.format(folder=spark))
+            (spark / "bin" / "sudo").symlink_to(folder / "sudo")
+            hosts[f"spark-{rank}"] = {
+                "ansible_host": f"192.0.2.{rank + 1}",
+                "ansible_python_interpreter": sys.executable,
+                "ansible_become_exe": str(folder / "sudo"),
+                "spark_rank": rank,
+                "spark_fabric_address": f"192.0.2.{rank + 1}",
+                "spark_lock_root": str(spark / "root"),
+                "spark_stop_root": str(spark / "root"),
+                "spark_status_root": str(spark / "root"),
+            }
+        self._program(folder / "sudo", '#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+        # An unreachable host is one whose folder holds the file "off".
+        self._program(
+            folder / "ssh",
+            f'#!/bin/sh\ncase "$*" in *192.0.2.1*) n=0;; *) n=1;; esac\n[ ! -e {folder}/spark-$n/off ] || exit 255\n'
+            f'for last; do :; done\nPATH={folder}/spark-$n/bin:$PATH exec sh -c "$last"\n',
+        )
+        (folder / "ansible.cfg").write_text(
+            "[defaults]\n"
+            f"roles_path = {ROOT}/roles\naction_plugins = {ROOT}/plugins/action\nlibrary = {ROOT}/plugins/modules\n"
+            f"module_utils = {ROOT}/plugins/module_utils\nlocal_tmp = {folder}/tmp\n"
+            "[connection]\npipelining = true\n"
+            f"[ssh_connection]\nssh_executable = {folder}/ssh\nssh_args =\nretries = 0\n"
+        )
+        (folder / "hosts.json").write_text(json.dumps({"all": {"children": {"sparks": {"hosts": hosts}}}}))
+
+    @staticmethod
+    def _program(path: Path, text: str) -> None:
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def run(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a verb."""
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
+        return subprocess.run(
+            [PLAYBOOK, "-i", "hosts.json", ROOT / f"playbooks/{verb}.yml", *arguments],
+            cwd=self.folder,
+            env=clean,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def lock(self, *ranks: int) -> None:
+        """Let another run hold the lock of these ranks."""
+        note = {"run": "another", "who": "eve", "controller": "laptop", "verb": "deploy", "time": time.time()}
+        for rank in ranks:
+            folder = self.folder / f"spark-{rank}" / "root" / "lock"
+            folder.mkdir(parents=True)
+            (folder / "holder.json").write_text(json.dumps(note))
+
+    @property
+    def locked(self) -> list[bool]:
+        """Whether the lock is held, by rank."""
+        return [(self.folder / f"spark-{rank}" / "root" / "lock").exists() for rank in (0, 1)]
+
+    @property
+    def running(self) -> list[bool]:
+        """Whether the engine runs, by rank."""
+        return [(self.folder / f"spark-{rank}" / "running").exists() for rank in (0, 1)]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_stop_stops_both_ranks_and_leaves_no_lock(site: Site) -> None:
+    done = site.run("stop")
+    assert done.returncode == 0, done.stdout
+    assert site.running == site.locked == [False, False]
+
+
+def test_stop_is_refused_while_another_run_holds_the_lock(site: Site) -> None:
+    site.lock(0, 1)
+    done = site.run("stop")
+    assert done.returncode == 2, done.stdout
+    assert "never taken over" in done.stdout
+    assert site.running == site.locked == [True, True]
+
+
+def test_stop_gives_back_the_heads_lock_when_the_workers_is_held(site: Site) -> None:
+    site.lock(1)
+    assert site.run("stop").returncode == 2
+    assert site.running == [True, True]
+    assert site.locked == [False, True]
+
+
+def test_a_head_that_cannot_be_stopped_does_not_keep_the_worker_running(site: Site) -> None:
+    (site.folder / "spark-0" / "broken").touch()
+    done = site.run("stop")
+    assert done.returncode == 2, done.stdout
+    assert "the engine of this rank is not stopped: docker stop sparkpair-engine: the daemon is confused" in done.stdout
+    assert site.running == [True, False]
+    assert site.locked == [False, False]
+
+
+@pytest.mark.parametrize("off", [0, 1])
+def test_a_spark_that_is_off_does_not_keep_the_other_running(site: Site, off: int) -> None:
+    (site.folder / f"spark-{off}" / "off").touch()
+    done = site.run("stop")
+    assert done.returncode in {2, 4}, done.stdout
+    assert "could not be reached, so its engine is not stopped" in done.stdout, done.stdout
+    assert site.running == [rank == off for rank in (0, 1)]
+    assert site.locked == [False, False]
+
+
+def test_half_a_pair_is_not_stopped(site: Site) -> None:
+    done = site.run("stop", "--limit", "spark-1")
+    assert done.returncode == 2, done.stdout
+    assert "host spark-0 (from --limit)" in done.stdout
+    assert site.running == [True, True]
+
+
+def test_half_a_pair_is_not_released_but_shown(site: Site) -> None:
+    site.lock(0, 1)
+    reason = ("-e", "lock=release", "-e", "reason=seen")
+    assert site.run("lock", *reason, "--limit", "spark-0").returncode == 2
+    assert site.locked == [True, True]
+    shown = site.run("lock", "--limit", "spark-0")
+    assert shown.returncode == 0
+    assert "by eve on laptop" in shown.stdout
+    assert site.run("lock", *reason).returncode == 0
+    assert site.locked == [False, False]
+
+
+def test_check_mode_stops_nothing(site: Site) -> None:
+    site.run("stop", "--check")
+    assert site.running == [True, True]
+    assert site.locked == [False, False]
