@@ -222,6 +222,7 @@ def test_current_is_measured_without_a_rollout(site: Site, tmp_path: Path) -> No
     assert found["status"] == "complete"
     assert sorted(found["arms"][0]["measured"]) == ["count", "mine"]
     assert found["arms"][0]["plan"]["release"] == site.plan["release"]
+    assert done.stdout.count("changed=0") == 2
 
 
 def test_a_pair_that_did_not_serve_is_stopped_at_the_end(site: Site) -> None:
