@@ -1,7 +1,7 @@
 """The real playbook in real ansible-playbook runs, on two local hosts; rollouts and states are stand-ins.
 
 ``spark_rollout`` and ``spark_engine`` are replaced by roles that write down what they were asked, ``spark_state`` by a
-module that returns a prepared state. Everything else is the product, and the traffic goes to the stand-in engine.
+module that returns a prepared state, with the rollouts of the run on record. Everything else is the product, and the traffic goes to the stand-in engine.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,18 @@ import json
 from ansible.module_utils.basic import AnsibleModule
 names = {"root": "path", "release": "str", "ray": "bool", "records": "bool", "probe": "bool"}
 module = AnsibleModule(argument_spec={n: {"type": t} for n, t in names.items()}, supports_check_mode=True)
-module.exit_json(changed=False, state=json.load(open(module.params["root"] + "/state.json")))
+root = module.params["root"]
+state = json.load(open(root + "/state.json"))
+try:
+    rollouts = [line for line in open(root + "/log") if line.startswith("rollout")]
+except OSError:
+    rollouts = []
+later = state.pop("later")
+if rollouts:
+    accepted = {"outcome": "accepted", "verb": "benchmark", "release": state["current"], "stock": True}
+    state["history"] += [accepted] * len(rollouts) + later
+    state["containers"][0]["running"] = True
+module.exit_json(changed=False, state=state)
 """
 
 
@@ -95,19 +107,21 @@ class Site:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(data), encoding="utf-8")
 
-    def serve(self, *, accepted: bool = True, running: bool = True) -> None:
-        """Let every rank say that it serves the stock release."""
+    def serve(self, *, accepted: bool = True, running: bool = True, later: Sequence[str] = ()) -> None:
+        """Let every rank say that it serves the stock release; ``later`` are rollouts of others after the run's."""
         release = self.plan["release"]
         key = str(self.folder / "current" / "secrets" / "api_key")
         container = {"running": running, "labels": {"sparkpair.release": release}, "restart_count": 0}
         container |= {"name": "sparkpair-engine", "status": "running", "image": "i", "image_id": "x", "started_at": "t"}
+        entry = {"release": release, "outcome": "accepted", "stock": True}
         state = {
             **{"hostname": "spark", "docker": None, "current": release, "leftovers": []},
             "release": {"id": release, "exists": True, "damage": []},
             "containers": [container],
             "plan": self.plan,
             "responses": traffic.run_groups(**probe.requests(self.plan), api_key_file=key),
-            "history": [{"release": release, "outcome": "accepted", "stock": True}] if accepted else [],
+            "history": [entry | {"verb": "deploy"}] if accepted else [],
+            "later": [entry | {"verb": verb} for verb in later],
             "history_damaged": [],
             "checks": {release: []},
             "plans": {release: self.plan},
@@ -230,6 +244,34 @@ def test_a_pair_that_did_not_serve_is_stopped_at_the_end(site: Site) -> None:
     done = site.run("-e", "arms=stock", "-e", "workloads=count")
     assert done.returncode == 0, done.stdout
     assert site.log == ["rollout A1 7 staged=True", "engine stopped"]
+    assert not (site.folder / "lock").exists()
+
+
+def test_a_pair_that_another_controller_starts_is_not_stopped(site: Site) -> None:
+    """Its lock refuses the arm, and the stop at the end as well."""
+    site.serve(running=False)
+    (site.folder / "lock").mkdir()
+    note = {"run": "other", "who": "somebody", "controller": "laptop", "verb": "deploy", "release": "x", "time": 0}
+    (site.folder / "lock" / "holder.json").write_text(json.dumps(note), encoding="utf-8")
+    done = site.run("-e", "arms=stock", "-e", "workloads=count", "-e", "test_broken_arm=A1")
+    assert done.returncode == 2, done.stdout
+    assert site.log == ["rollout A1 7 staged=True"]
+    assert "by somebody on laptop, deploy of x" in " ".join(done.stdout.split())
+    assert json.loads((site.folder / "lock" / "holder.json").read_text(encoding="utf-8")) == note
+    found = site.results()
+    assert (found["status"], found["restored"]) == ("unfinished", False)
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["served before", "did not serve before"])
+def test_a_release_that_another_controller_rolled_out_in_between_stays(site: Site, running: bool) -> None:
+    """Neither put back nor stopped, since no arm changed the pair last."""
+    site.serve(running=running, later=["deploy"])
+    done = site.run("-e", "arms=stock", "-e", "workloads=count")
+    assert done.returncode == 0, done.stdout
+    assert site.log == ["rollout A1 7 staged=True"]
+    assert "no arm changed the pair last" in done.stdout
+    assert site.results()["restored"] is True
+    assert not (site.folder / "lock").exists()
 
 
 @pytest.mark.parametrize(
