@@ -1,7 +1,8 @@
 """The real playbook in real ansible-playbook runs, on two local hosts; rollouts and states are stand-ins.
 
 ``spark_rollout`` and ``spark_engine`` are replaced by roles that write down what they were asked, ``spark_state`` by a
-module that returns a prepared state, with the rollouts of the run on record. Everything else is the product, and the traffic goes to the stand-in engine.
+module that returns a prepared state, with the rollouts of the run on record. Everything else is the product, and the
+traffic goes to the stand-in engine.
 """
 
 from __future__ import annotations
@@ -225,6 +226,43 @@ def test_bracket_interrupted_then_failed_then_complete(site: Site) -> None:
     assert KEY not in done.stdout + "".join(p.read_text(encoding="utf-8") for p in folder.iterdir())
     hosts = [t["host"] for t in third["arms"][1]["measured"]["count"]["temperatures"]]
     assert hosts == ["spark-0", "spark-1"]
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [(1, "stopped on request before count 1-200 of A1 7/7 was measured"), (2, "after count 1-200 of A1 7/7")],
+    ids=["in the warm-up", "in the last run of an arm"],
+)
+def test_the_first_interruption_ends_in_order_and_puts_back_what_served(site: Site, call: int, says: str) -> None:
+    """The next arm is not begun, and the same command goes on."""
+    with (site.folder / "ansible.cfg").open("a", encoding="utf-8") as stream:
+        stream.write(f"callback_plugins = {ROOT}/plugins/callback\ncallbacks_enabled = sparkpair_stop\n")
+    bracket = ("-e", "arms=stock,7/3", "-e", "workloads=count")
+    site.engine.behaviour.step_seconds = 0.1
+    running = subprocess.Popen(
+        site.command(*bracket),
+        cwd=site.folder,
+        env=site.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    ends = time.monotonic() + 60
+    while sum("messages" in body for body in site.engine.seen) < call:
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGINT)
+    screen, _ = running.communicate(timeout=60)
+    assert running.returncode == 2, screen
+    assert "Stopping after the answer at hand" in screen
+    assert says in " ".join(screen.split())
+    assert site.log == ["rollout A1 7 staged=True", "rollout restore 7 staged=False"]
+    assert (site.results()["status"], site.results()["restored"]) == ("unfinished", True)
+    site.engine.behaviour.step_seconds = 0.002
+    done = site.run(*bracket)
+    assert done.returncode == 0, done.stdout
+    assert (site.results()["status"], site.results()["restored"]) == ("complete", True)
 
 
 def test_current_is_measured_without_a_rollout(site: Site, tmp_path: Path) -> None:
