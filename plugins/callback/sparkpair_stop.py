@@ -1,4 +1,4 @@
-"""Callback ``sparkpair_stop``: lets the first Ctrl-C end a benchmark in order, so that what served before is put back."""
+"""Callback ``sparkpair_stop``: the first Ctrl-C ends a benchmark in order, so that what served before is put back."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from sparkpair import probe, traffic
+from sparkpair.gates import GATES
 from sparkpair.settings import NAME_OF_KEY
 
 from tests.planning import host_variables
@@ -31,7 +32,7 @@ KEY = "a-key-of-the-test"
 STATE_MODULE = """#!/usr/bin/python
 import json
 from ansible.module_utils.basic import AnsibleModule
-names = {"root": "path", "release": "str", "ray": "bool", "records": "bool", "probe": "bool"}
+names = {"root": "path", "release": "str", "ray": "bool", "records": "bool", "probe": "bool", "host": "bool"}
 module = AnsibleModule(argument_spec={n: {"type": t} for n, t in names.items()}, supports_check_mode=True)
 root = module.params["root"]
 state = json.load(open(root + "/state.json"))
@@ -335,6 +336,25 @@ def test_check_mode_measures_and_writes_nothing(site: Site) -> None:
     assert done.returncode == 0, done.stdout
     assert len(site.engine.seen) == before
     assert not (site.folder / "reports").exists()
+
+
+def test_record_of_an_acceptance_has_both_rounds_of_its_own_gates(site: Site) -> None:
+    """A play may hold several rollouts: the second one's gates are not those of the first."""
+    others = [gate.name for gate in GATES if gate.name != "kernel"]
+
+    def gate(skip: list[str]) -> dict[str, Any]:
+        given = {"spark_gate_root": str(site.folder), "spark_gate_plan": site.plan, "spark_gate_skip": skip}
+        given |= {"spark_gate_rank": "{{ spark_rank }}"}
+        return {"name": "Gate", "ansible.builtin.include_role": {"name": "spark_gate"}, "vars": given}
+
+    said = log_task('{{ spark_gate_output.gates | rejectattr("skipped", "defined") | map(attribute="name") | list }}')
+    tasks = [gate([n for n in others if n != "health"]), said, gate([n for n in others if n != "models"]), said]
+    play = {"hosts": "sparks", "gather_facts": False, "tasks": tasks}
+    (site.folder / "play.json").write_text(json.dumps([play]), encoding="utf-8")
+    command = [str(PLAYBOOK), "-i", "hosts.json", "play.json"]
+    done = subprocess.run(command, cwd=site.folder, env=site.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert [line.replace("'", "") for line in site.log] == ["[health, kernel]", "[models, kernel]"]
 
 
 def test_second_rollout_of_one_play_had_the_run_of_the_first(site: Site) -> None:
