@@ -105,7 +105,7 @@ def advice(results: Results, compared: Sequence[Line]) -> Advice:
     )
     if not results.procedure_only:
         return found
-    return Advice(None, f"No recommendation, since this pair has no GPUs. The rule would say: {found.sentence}")
+    return Advice(None, f"No recommendation, since this pair has no GPUs. The rule by itself: {found.sentence}")
 
 
 def drafts(parts: Sequence[Counted | None]) -> Drafts | None:
