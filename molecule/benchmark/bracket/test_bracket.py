@@ -1,4 +1,4 @@
-"""The default bracket on the real engine, in a few tokens, and a measurement of what serves.
+"""The default bracket on the real engine, in a few tokens, a measurement of what serves, and Ctrl-C.
 
 The tests of this file build on each other in the order in which they stand: the first deploys four arms.
 """
@@ -6,6 +6,7 @@ The tests of this file build on each other in the order in which they stand: the
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,22 @@ def test_what_serves_is_measured_without_a_change(sparks: list[Any], verb: Calla
     assert drafted(found["arms"][0], "count") == pytest.approx(1.0, abs=0.005)
     assert "no control arm" in Path(run.result["benchmark"]["markdown"]).read_text()
     assert [(engine(s)["State"]["StartedAt"], tree(s)) for s in sparks] == before
+
+
+def test_the_first_interruption_puts_back_what_served(sparks: list[Any], verb: Callable[..., Run]) -> None:
+    """Ctrl-C in the first measured run of an arm: the measurement ends, the release from before serves, no lock stays."""
+    before = [current(spark) for spark in sparks]
+    run = verb(
+        "benchmark",
+        *("-e", "arms=stock", "-e", "workloads=count", *SHORT),
+        at="run 1/2: ",
+        then=lambda process: process.send_signal(signal.SIGINT),
+    )
+    assert (run.code, run.result["outcome"]) == (2, "failed"), run.screen
+    assert "Stopping after the answer at hand" in run.screen
+    assert "stopped on request" in run.screen
+    found = json.loads(Path(run.result["benchmark"]["results"]).read_text())
+    assert (found["status"], found["restored"]) == ("unfinished", True)
+    assert [current(spark) for spark in sparks] == before
+    assert not any(lock(spark) for spark in sparks)
+    assert verb("status").result["draft_tokens_per_step"] == pytest.approx(1.0)
