@@ -104,12 +104,12 @@ def test_what_serves_is_measured_without_a_change(sparks: list[Any], verb: Calla
 
 
 def test_the_first_interruption_puts_back_what_served(sparks: list[Any], verb: Callable[..., Run]) -> None:
-    """Ctrl-C in the first measured run of an arm: the measurement ends, the release from before serves, no lock stays."""
+    """Ctrl-C after the warm-up of an arm: the measurement ends, the release from before serves, and no lock stays."""
     before = [current(spark) for spark in sparks]
     run = verb(
         "benchmark",
         *("-e", "arms=stock", "-e", "workloads=count", *SHORT),
-        at="run 1/2: ",
+        at=", warm-up: ",
         then=lambda process: process.send_signal(signal.SIGINT),
     )
     assert (run.code, run.result["outcome"]) == (2, "failed"), run.screen
