@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OVERLAYS := $(VENV)/.overlays
-# The scenarios faults, image, weights and head take many minutes more; name them to run them.
+# The scenarios benchmark, faults, image, weights and head take many minutes more; name them to run them.
 SCENARIOS ?= default overlay
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 ifdef spark_lab_ranks

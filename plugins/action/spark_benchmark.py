@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ansible import constants as C  # noqa: N812 - Ansible's own name for it
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair import bench_runs
@@ -47,6 +48,8 @@ class ActionModule(ActionBase):
         measured = Measured(left_out=too_wide(situation, work))
         before = int((args.get("opened") or {}).get("calls", 0)) - calls_left(situation, found)
         for number, step in enumerate(steps(situation, work, found.id, ignore_eos=found.ignore_eos)):
+            if self._stopped():
+                return result | self._failed(f"stopped on request before {work.title} of {heading(arm)} was measured")
             sent = self._execute_module(
                 module_name="spark_traffic",
                 module_args={
@@ -58,15 +61,26 @@ class ActionModule(ActionBase):
                 task_vars=task_vars,
             )
             if "responses" not in sent:
-                message = f"{heading(arm)}, {work.title}: the head could not send: {sent.get('msg', 'no reason')}"
-                return result | {"failed": True, "msg": message, "sparkpair_report": {"messages": [message]}}
+                why = sent.get("msg", "no reason")
+                return result | self._failed(f"{heading(arm)}, {work.title}: the head could not send: {why}")
             seen = READERS[work.kind](situation, step, sent["responses"])
             self._show(found, arm, work, step, f"{shown(work, seen)}{_left(args, before + number + 1)}")
             if step.number != WARMUP:
                 self._keep(measured, seen)
         arm.measured[work.name] = measured
         found.save(folder)
+        if self._stopped() and any(map(found.missing, found.arms)):
+            # Said here, since the next arm would be deployed before anybody asks again.
+            return result | self._failed(f"stopped on request after {work.title} of {heading(arm)}")
         return result | {"changed": False, "measured": measured.model_dump(mode="json")}
+
+    @staticmethod
+    def _stopped() -> bool:
+        return (Path(C.DEFAULT_LOCAL_TMP) / bench_runs.STOP).exists()
+
+    @staticmethod
+    def _failed(message: str) -> dict[str, Any]:
+        return {"failed": True, "msg": message, "sparkpair_report": {"messages": [message]}}
 
     @staticmethod
     def _keep(measured: Measured, seen: Run | Burst | Attempt) -> None:

@@ -178,4 +178,5 @@ class ActionModule(ActionBase):
         display.display(f"  report: {page}")
         made = {"run": found.id, "status": found.status, "results": str(folder / FILE), "html": str(page)}
         made |= {"markdown": str(text), "sentence": sentence}
-        return {"changed": True, **made, "sparkpair_report": {"benchmark": made, "messages": [sentence]}}
+        # As for every verb: a report on the controller is no change of the pair.
+        return {"changed": False, **made, "sparkpair_report": {"benchmark": made, "messages": [sentence]}}

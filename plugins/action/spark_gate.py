@@ -7,19 +7,29 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from sparkpair.gates import Gate, RefusedChoiceError, Seen, Situation, choose, judge, more
+from sparkpair.gates import Gate, RefusedChoiceError, Seen, Situation, choose, judge, limits, more
 from sparkpair.gates_host import PAUSE_CELSIUS
 from sparkpair.inputs import plain
 
 display = Display()
 
+# Checked for the sake of its conversions: a list may be text with commas, as -e on the command line gives it.
+ARGUMENTS = {
+    **{name: {"type": "list", "elements": "str", "default": []} for name in ("only", "skip", "also")},
+    **{name: {"type": "dict", "default": {}} for name in ("limits", "deadlines", "states")},
+    **{name: {"type": "str"} for name in ("base_url", "api_key_file")},
+    "plan": {"type": "dict", "required": True},
+    "history": {"type": "list", "elements": "dict", "default": []},
+}
 
-def _entry(name: str, seen: Seen, seconds: float) -> dict[str, Any]:
-    return {"name": name, "ok": seen.ok, "seen": seen.seen, "wanted": seen.wanted, "seconds": seconds}
+
+def _entry(name: str, seen: Seen, seconds: float, deadline: float) -> dict[str, Any]:
+    judged = {"name": name, "ok": seen.ok, "seen": seen.seen, "wanted": seen.wanted}
+    return judged | {"seconds": seconds, "deadline": deadline}
 
 
-def _left_out(name: str, reason: str) -> dict[str, Any]:
-    return _entry(name, Seen(True, f"left out: {reason}", ""), 0.0) | {"skipped": reason}
+def _left_out(name: str, reason: str, deadline: float) -> dict[str, Any]:
+    return _entry(name, Seen(True, f"left out: {reason}", ""), 0.0, deadline) | {"skipped": reason}
 
 
 class ActionModule(ActionBase):
@@ -31,30 +41,30 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return ``gates`` and measured figures, or fail with what was seen and wanted."""
         result = super().run(tmp, task_vars)
-        args = plain(self._task.args)
+        _, checked = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        args = plain(checked)
         try:
-            gates = choose(
-                args.get("only") or (), args.get("skip") or (), args.get("also") or (), args.get("deadlines") or {}
-            )
+            gates = choose(args["only"], args["skip"], args["also"], args["deadlines"])
+            bounds = limits(args["limits"])
         except RefusedChoiceError as error:
             return result | {"failed": True, "msg": str(error), "sparkpair_report": {"outcome": "refused"}}
-        states = {int(rank): state for rank, state in (args.get("states") or {}).items()}
-        limits = {name: float(value) for name, value in (args.get("limits") or {}).items()}
-        situation = Situation(args["plan"], states, args.get("history") or [], limits)
+        states = {int(rank): state for rank, state in args["states"].items()}
+        situation = Situation(args["plan"], states, args["history"], bounds)
         done: list[dict[str, Any]] = []
         figures: dict[str, float] = {}
         for number, (gate, reason) in enumerate(gates, 1):
             where = f"  gate {number}/{len(gates)} {gate.name}"
             left_out = reason or gate.applies(situation) or ("check mode" if self._task.check_mode else "")
+            deadline = float(args["deadlines"].get(gate.name, gate.deadline))
             if left_out:
-                done.append(_left_out(gate.name, left_out))
+                done.append(_left_out(gate.name, left_out, deadline))
                 display.display(f"{where}: left out, {left_out}")
                 continue
             started = time.monotonic()
-            seen = self._pass(gate, situation, args, task_vars)
+            seen = self._pass(gate, situation, args, started + deadline, task_vars)
             seconds = round(time.monotonic() - started, 2)
             figures |= seen.figures
-            done.append(_entry(gate.name, seen, seconds))
+            done.append(_entry(gate.name, seen, seconds, deadline))
             display.display(f"{where}: {'ok' if seen.ok else 'FAILED'} ({seconds:.1f} s): {seen.seen}")
             if not seen.ok:
                 message = f"gate {gate.name} failed: saw {seen.seen}; wanted {seen.wanted}"
@@ -80,8 +90,9 @@ class ActionModule(ActionBase):
             "sparkpair_report": {"gates": done, **figures},
         }
 
-    def _pass(self, gate: Gate, situation: Situation, args: dict[str, Any], task_vars: dict[str, Any] | None) -> Seen:
-        ends = time.monotonic() + float((args.get("deadlines") or {}).get(gate.name, gate.deadline))
+    def _pass(
+        self, gate: Gate, situation: Situation, args: dict[str, Any], ends: float, task_vars: dict[str, Any] | None
+    ) -> Seen:
         answers: list[dict[str, Any]] = []
         groups = gate.build(situation)
         while groups:

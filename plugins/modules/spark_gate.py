@@ -47,7 +47,7 @@ options:
     elements: dict
     default: []
   limits:
-    description: Limits that differ from their defaults; C(celsius) (90) and C(headroom_gib) (2).
+    description: Limits that differ from their defaults; C(celsius) (90), C(headroom_gib) (2) and C(soak_seconds) (60).
     type: dict
     default: {}
   deadlines:
@@ -80,7 +80,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 gates:
-  description: C(name), C(ok), C(seen), C(wanted), C(seconds) of each gate so far; C(skipped) says why one was left out.
+  description:
+    - C(name), C(ok), C(seen), C(wanted), C(seconds) and C(deadline) of each gate so far; C(skipped) says why one was
+      left out.
   returned: unless the choice of gates is refused
   type: list
   elements: dict

@@ -66,7 +66,7 @@ attributes:
     description: There is no configuration to show.
     support: none
   idempotent:
-    description: An entry with the same run and outcome is not added again.
+    description: An entry with the run and outcome of the last one is not added again.
     support: full
 author:
   - sparkpair contributors

@@ -1,7 +1,8 @@
 """The real playbook in real ansible-playbook runs, on two local hosts; rollouts and states are stand-ins.
 
 ``spark_rollout`` and ``spark_engine`` are replaced by roles that write down what they were asked, ``spark_state`` by a
-module that returns a prepared state. Everything else is the product, and the traffic goes to the stand-in engine.
+module that returns a prepared state, with the rollouts of the run on record. Everything else is the product, and the
+traffic goes to the stand-in engine.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sparkpair import probe, traffic
+from sparkpair.gates import GATES
 from sparkpair.settings import NAME_OF_KEY
 
 from tests.planning import host_variables
@@ -29,9 +32,20 @@ KEY = "a-key-of-the-test"
 STATE_MODULE = """#!/usr/bin/python
 import json
 from ansible.module_utils.basic import AnsibleModule
-names = {"root": "path", "release": "str", "ray": "bool", "records": "bool", "probe": "bool"}
+names = {"root": "path", "release": "str", "ray": "bool", "records": "bool", "probe": "bool", "host": "bool"}
 module = AnsibleModule(argument_spec={n: {"type": t} for n, t in names.items()}, supports_check_mode=True)
-module.exit_json(changed=False, state=json.load(open(module.params["root"] + "/state.json")))
+root = module.params["root"]
+state = json.load(open(root + "/state.json"))
+try:
+    rollouts = [line for line in open(root + "/log") if line.startswith("rollout")]
+except OSError:
+    rollouts = []
+later = state.pop("later")
+if rollouts:
+    accepted = {"outcome": "accepted", "verb": "benchmark", "release": state["current"], "stock": True}
+    state["history"] += [accepted] * len(rollouts) + later
+    state["containers"][0]["running"] = True
+module.exit_json(changed=False, state=state)
 """
 
 
@@ -95,19 +109,21 @@ class Site:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(data), encoding="utf-8")
 
-    def serve(self, *, accepted: bool = True, running: bool = True) -> None:
-        """Let every rank say that it serves the stock release."""
+    def serve(self, *, accepted: bool = True, running: bool = True, later: Sequence[str] = ()) -> None:
+        """Let every rank say that it serves the stock release; ``later`` are rollouts of others after the run's."""
         release = self.plan["release"]
         key = str(self.folder / "current" / "secrets" / "api_key")
         container = {"running": running, "labels": {"sparkpair.release": release}, "restart_count": 0}
         container |= {"name": "sparkpair-engine", "status": "running", "image": "i", "image_id": "x", "started_at": "t"}
+        entry = {"release": release, "outcome": "accepted", "stock": True}
         state = {
             **{"hostname": "spark", "docker": None, "current": release, "leftovers": []},
             "release": {"id": release, "exists": True, "damage": []},
             "containers": [container],
             "plan": self.plan,
             "responses": traffic.run_groups(**probe.requests(self.plan), api_key_file=key),
-            "history": [{"release": release, "outcome": "accepted", "stock": True}] if accepted else [],
+            "history": [entry | {"verb": "deploy"}] if accepted else [],
+            "later": [entry | {"verb": verb} for verb in later],
             "history_damaged": [],
             "checks": {release: []},
             "plans": {release: self.plan},
@@ -213,6 +229,43 @@ def test_bracket_interrupted_then_failed_then_complete(site: Site) -> None:
     assert hosts == ["spark-0", "spark-1"]
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [(1, "stopped on request before count 1-200 of A1 7/7 was measured"), (2, "after count 1-200 of A1 7/7")],
+    ids=["in the warm-up", "in the last run of an arm"],
+)
+def test_the_first_interruption_ends_in_order_and_puts_back_what_served(site: Site, call: int, says: str) -> None:
+    """The next arm is not begun, and the same command goes on."""
+    with (site.folder / "ansible.cfg").open("a", encoding="utf-8") as stream:
+        stream.write(f"callback_plugins = {ROOT}/plugins/callback\ncallbacks_enabled = sparkpair_stop\n")
+    bracket = ("-e", "arms=stock,7/3", "-e", "workloads=count")
+    site.engine.behaviour.step_seconds = 0.1
+    running = subprocess.Popen(
+        site.command(*bracket),
+        cwd=site.folder,
+        env=site.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    ends = time.monotonic() + 60
+    while sum("messages" in body for body in site.engine.seen) < call:
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGINT)
+    screen, _ = running.communicate(timeout=60)
+    assert running.returncode == 2, screen
+    assert "Stopping after the answer at hand" in screen
+    assert says in " ".join(screen.split())
+    assert site.log == ["rollout A1 7 staged=True", "rollout restore 7 staged=False"]
+    assert (site.results()["status"], site.results()["restored"]) == ("unfinished", True)
+    site.engine.behaviour.step_seconds = 0.002
+    done = site.run(*bracket)
+    assert done.returncode == 0, done.stdout
+    assert (site.results()["status"], site.results()["restored"]) == ("complete", True)
+
+
 def test_current_is_measured_without_a_rollout(site: Site, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("My own prompt.", encoding="utf-8")
     done = site.run("-e", "arms=current", "-e", "workloads=count", "-e", f"prompts={tmp_path}/mine.txt")
@@ -222,6 +275,7 @@ def test_current_is_measured_without_a_rollout(site: Site, tmp_path: Path) -> No
     assert found["status"] == "complete"
     assert sorted(found["arms"][0]["measured"]) == ["count", "mine"]
     assert found["arms"][0]["plan"]["release"] == site.plan["release"]
+    assert done.stdout.count("changed=0") == 2
 
 
 def test_a_pair_that_did_not_serve_is_stopped_at_the_end(site: Site) -> None:
@@ -229,6 +283,34 @@ def test_a_pair_that_did_not_serve_is_stopped_at_the_end(site: Site) -> None:
     done = site.run("-e", "arms=stock", "-e", "workloads=count")
     assert done.returncode == 0, done.stdout
     assert site.log == ["rollout A1 7 staged=True", "engine stopped"]
+    assert not (site.folder / "lock").exists()
+
+
+def test_a_pair_that_another_controller_starts_is_not_stopped(site: Site) -> None:
+    """Its lock refuses the arm, and the stop at the end as well."""
+    site.serve(running=False)
+    (site.folder / "lock").mkdir()
+    note = {"run": "other", "who": "somebody", "controller": "laptop", "verb": "deploy", "release": "x", "time": 0}
+    (site.folder / "lock" / "holder.json").write_text(json.dumps(note), encoding="utf-8")
+    done = site.run("-e", "arms=stock", "-e", "workloads=count", "-e", "test_broken_arm=A1")
+    assert done.returncode == 2, done.stdout
+    assert site.log == ["rollout A1 7 staged=True"]
+    assert "by somebody on laptop, deploy of x" in " ".join(done.stdout.split())
+    assert json.loads((site.folder / "lock" / "holder.json").read_text(encoding="utf-8")) == note
+    found = site.results()
+    assert (found["status"], found["restored"]) == ("unfinished", False)
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["served before", "did not serve before"])
+def test_a_release_that_another_controller_rolled_out_in_between_stays(site: Site, running: bool) -> None:
+    """Neither put back nor stopped, since no arm changed the pair last."""
+    site.serve(running=running, later=["deploy"])
+    done = site.run("-e", "arms=stock", "-e", "workloads=count")
+    assert done.returncode == 0, done.stdout
+    assert site.log == ["rollout A1 7 staged=True"]
+    assert "no arm changed the pair last" in done.stdout
+    assert site.results()["restored"] is True
+    assert not (site.folder / "lock").exists()
 
 
 @pytest.mark.parametrize(
@@ -254,6 +336,25 @@ def test_check_mode_measures_and_writes_nothing(site: Site) -> None:
     assert done.returncode == 0, done.stdout
     assert len(site.engine.seen) == before
     assert not (site.folder / "reports").exists()
+
+
+def test_record_of_an_acceptance_has_both_rounds_of_its_own_gates(site: Site) -> None:
+    """A play may hold several rollouts: the second one's gates are not those of the first."""
+    others = [gate.name for gate in GATES if gate.name != "kernel"]
+
+    def gate(skip: list[str]) -> dict[str, Any]:
+        given = {"spark_gate_root": str(site.folder), "spark_gate_plan": site.plan, "spark_gate_skip": skip}
+        given |= {"spark_gate_rank": "{{ spark_rank }}"}
+        return {"name": "Gate", "ansible.builtin.include_role": {"name": "spark_gate"}, "vars": given}
+
+    said = log_task('{{ spark_gate_output.gates | rejectattr("skipped", "defined") | map(attribute="name") | list }}')
+    tasks = [gate([n for n in others if n != "health"]), said, gate([n for n in others if n != "models"]), said]
+    play = {"hosts": "sparks", "gather_facts": False, "tasks": tasks}
+    (site.folder / "play.json").write_text(json.dumps([play]), encoding="utf-8")
+    command = [str(PLAYBOOK), "-i", "hosts.json", "play.json"]
+    done = subprocess.run(command, cwd=site.folder, env=site.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert [line.replace("'", "") for line in site.log] == ["[health, kernel]", "[models, kernel]"]
 
 
 def test_second_rollout_of_one_play_had_the_run_of_the_first(site: Site) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from sparkpair import bench_compare, bench_report
-from sparkpair.bench_results import Results, Temperature, json_schema, load
+from sparkpair.bench_results import Counted, Results, Temperature, json_schema, load
 from sparkpair.bench_summary import advice, lines, outputs, temperature
 
 from tests.bench import LAB, bracket, fixed, works
@@ -141,6 +141,21 @@ def test_unfinished_run_says_what_is_missing_and_recommends_nothing() -> None:
     assert "- count 1-200: control A2 has no good run" in text
     assert "**No recommendation: inconclusive for count 1-200." in text
     assert Page(bench_report.html(found)).text.count("inconclusive") >= 2
+
+
+@pytest.mark.parametrize(
+    ("width", "steps", "good"),
+    [(3, 100, True), (2.9, 100, True), (2.5, 6, True), (2.8, 100, False), (7, 50, False), (1, 200, False)],
+)
+def test_an_arm_that_drafted_another_width_than_planned_is_inconclusive(width: float, steps: int, good: bool) -> None:
+    found = fixed(PUBLISHED)
+    counted = Counted(drafts=steps, draft_tokens=round(width * steps), accepted=1, per_position=[1])
+    changed = found.arm("B").measured["count"].runs[0].model_copy(update={"counted": counted})
+    found.arm("B").measured["count"].runs[2] = changed
+    reasons = {line.key: line.compared.reasons for line in lines(found)}
+    assert reasons["clamp"] == ()
+    said = f"B: run 3: {width:.2f} draft tokens per step, and 3 are planned"
+    assert reasons["count"] == (() if good else (said,))
 
 
 def test_nothing_measured_still_makes_a_page() -> None:

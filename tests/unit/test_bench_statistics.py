@@ -82,6 +82,8 @@ def test_one_inconclusive_workload_ends_the_recommendation() -> None:
     advice = recommend({"prose": bad, "code": compared(CODE)}, {"B": "7/3"})
     assert advice.arm is None
     assert advice.sentence.startswith("No recommendation: inconclusive for prose.")
+    many = recommend({f"prose {n}": bad for n in range(4)} | {"code": compared(CODE)}, {"B": "7/3"})
+    assert many.sentence.startswith("No recommendation: inconclusive for 4 of 5 comparisons.")
     assert recommend({}, {}).sentence.startswith("No recommendation: nothing was compared")
 
 

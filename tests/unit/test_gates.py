@@ -103,10 +103,30 @@ FIRES = [
 @pytest.mark.parametrize(("gate", "fault", "says"), FIRES)
 def test_gate_fires(gate: str, fault: str, says: str) -> None:
     with Engine(fault, **sound()) as engine:
-        seen = run(gate, engine, Situation(plan(), {}))
+        seen = run(gate, engine, Situation(plan(glm53_mixed_prefill_chunk="off"), {}))
     assert not seen.ok
     assert says in seen.seen
     assert seen.wanted
+
+
+@pytest.mark.parametrize("gate", ["concurrent", "mixed"])
+def test_requests_that_the_engine_holds_back_are_no_evidence_and_no_fault(gate: str) -> None:
+    held = Situation(plan(), {})
+    assert held.setting("glm53_mixed_prefill_chunk", "") == "skip"
+    with Engine("serial", **sound()) as engine:
+        seen = run(gate, engine, held)
+    assert seen.ok
+    assert "no evidence about shared batches" in seen.seen
+    with Engine(**sound()) as engine:
+        seen = run(gate, engine, held)
+    assert seen.ok
+    assert "no evidence" not in seen.seen
+
+
+@pytest.mark.parametrize(("gate", "fault"), [("concurrent", "crowded"), ("mixed", "broken_grammar")])
+def test_requests_that_the_engine_holds_back_must_be_right_all_the_same(gate: str, fault: str) -> None:
+    with Engine("serial", fault, **sound()) as engine:
+        assert not run(gate, engine, Situation(plan(), {})).ok
 
 
 @pytest.mark.parametrize("gate", sorted({gate for gate, _, _ in FIRES}))
@@ -516,6 +536,27 @@ def test_unknown_gate_is_refused(where: str) -> None:
 def test_deadline_is_seconds(seconds: Any) -> None:
     with pytest.raises(RefusedChoiceError, match="deadline of gate json"):
         choose(deadlines={"json": seconds})
+
+
+@pytest.mark.parametrize("value", [-1, "90", True, float("inf"), None])
+def test_limit_is_a_number(value: Any) -> None:
+    with pytest.raises(RefusedChoiceError, match="limit celsius must be a number"):
+        gates.limits({"celsius": value})
+
+
+def test_limits_are_known_by_name() -> None:
+    assert gates.limits({"celsius": 80, "soak_seconds": 0.5}) == {"celsius": 80.0, "soak_seconds": 0.5}
+    with pytest.raises(RefusedChoiceError, match=r"named celcius; there are celsius, headroom_gib, soak_seconds"):
+        gates.limits({"celcius": 80})
+
+
+def test_soak_lasts_as_long_as_it_is_told() -> None:
+    told = Situation(plan(), {}, limits={"soak_seconds": 0.36})
+    with Engine() as engine:
+        seen = run("soak", engine, told)
+    assert seen.ok
+    (group,) = BY_NAME["soak"].build(told)
+    assert sum(r.get("pause", 0) for r in group["requests"]) == pytest.approx(0.36)
 
 
 def test_deadline_of_an_unknown_gate_is_refused() -> None:

@@ -39,11 +39,18 @@ def pair(*entries: dict[str, Any], current: str | None = None) -> dict[int, Any]
 # --- appending -------------------------------------------------------------------------------------------------------
 
 
-def test_entries_are_appended_and_never_twice(tmp_path: Path) -> None:
+def test_entries_are_appended_and_never_twice_in_a_row(tmp_path: Path) -> None:
     assert history.append(tmp_path, entry(A))
-    assert history.append(tmp_path, entry(A, "rolled_back"))
     assert not history.append(tmp_path, entry(A))
+    assert history.append(tmp_path, entry(A, "rolled_back"))
+    assert not history.append(tmp_path, entry(A, "rolled_back"))
     assert [e["outcome"] for e in history.read(tmp_path).entries] == ["accepted", "rolled_back"]
+
+
+def test_a_run_that_puts_back_what_served_a_second_time_is_recorded_again(tmp_path: Path) -> None:
+    for release, run in ((A, "bench-A1"), (B, "bench-restore"), (C, "bench-B"), (B, "bench-restore")):
+        assert history.append(tmp_path, entry(release, run=run))
+    assert [e["release"] for e in history.read(tmp_path).entries] == [A, B, C, B]
 
 
 def test_a_line_cut_by_a_crash_spoils_no_other(tmp_path: Path) -> None:
@@ -67,6 +74,14 @@ def test_a_rank_that_was_offline_is_named_with_what_it_lacks() -> None:
     states = {0: state(entry(A), entry(B)), 1: state(entry(A))}
     (text,) = history.disagreements(states, NAMES)
     assert text.startswith(f"spark-1: the record lacks 1 run(s) that another rank has (run-{B}-accepted)")
+
+
+def test_a_rank_that_missed_the_second_time_of_a_run_is_named() -> None:
+    states = {0: state(entry(A), entry(B), entry(A)), 1: state(entry(A), entry(B))}
+    (text,) = history.disagreements(states, NAMES)
+    assert text.startswith(f"spark-1: the record lacks 1 run(s) that another rank has (run-{A}-accepted)")
+    found = history.merged(states)
+    assert [(e["release"], e["ranks"]) for e in found] == [(A, [0, 1]), (B, [0, 1]), (A, [0])]
 
 
 def test_a_damaged_line_is_named() -> None:

@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from .bench_results import Results
 from .bench_summary import Line, drafts_of, heading, ttft
 
-WIDTH = 4.7
+WIDTH = 3.9
 ROW = 0.2
 # matplotlib types its settings by a list of literal names.
 STYLE: Any = {
@@ -204,11 +204,13 @@ def drifting(results: Results) -> Plot | None:
             base = sorted(runs[0])[len(runs[0]) // 2]
             offset = (number - (len(works) - 1) / 2) * 0.09
             colour = ARM_COLOURS[number % len(ARM_COLOURS)]
+            # The marks move on by one when the colours begin again, so that no two workloads look alike.
+            mark = MARKS[(number + number // len(ARM_COLOURS)) % len(MARKS)]
             for place, rates in enumerate(runs):
                 axes.plot(
                     [place + offset] * len(rates),
                     [r / base - 1 for r in rates],
-                    MARKS[number % len(MARKS)],
+                    mark,
                     color=colour,
                     markersize=4,
                     mfc="none",

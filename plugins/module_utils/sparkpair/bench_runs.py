@@ -8,6 +8,8 @@ from .bench_arms import RefusedError
 from .bench_results import FILE, Results, load
 
 RESUME = ("auto", "true", "false")
+STOP = "sparkpair-benchmark-stop"
+"""File in Ansible's temporary folder of one run that asks the measurement to end after the answer at hand."""
 
 
 def folder(reports: Path) -> Path:

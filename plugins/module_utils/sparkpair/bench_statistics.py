@@ -15,6 +15,8 @@ COVER = 0.95
 # A change within this share is no difference, however narrow its interval: two equal pairs differ by as much.
 SMALLEST = 0.01
 DRIFT_BOUND = 0.02
+# A sentence that names more than these is not read; the reasons below it name all.
+NAMED = 3
 RULE = (
     "An arm is recommended instead of stock when every workload, and every number of requests at once, is conclusive, "
     "and it is faster on at least one and slower on none; among several, the one with the highest mean speed against "
@@ -172,9 +174,9 @@ def recommend(compared: Mapping[str, Compared], names: Mapping[str, str]) -> Adv
     if not compared or not names:
         return Advice(None, "No recommendation: nothing was compared with a control.")
     if open_ones:
-        return Advice(
-            None, f"No recommendation: inconclusive for {_listed(open_ones)}. Stock stays the setting to run."
-        )
+        few = len(open_ones) <= NAMED
+        where = _listed(open_ones) if few else f"{len(open_ones)} of {len(compared)} comparisons"
+        return Advice(None, f"No recommendation: inconclusive for {where}. Stock stays the setting to run.")
     faster = {a: [t for t, c in compared.items() if c.verdict(a) == "faster"] for a in names}
     slower = {a: [t for t, c in compared.items() if c.verdict(a) == "slower"] for a in names}
 

@@ -12,6 +12,8 @@ from .bench_statistics import Advice, Compared, Sample, compare, recommend
 from .bench_workloads import Workload
 
 PROCEDURE_ONLY = "This proves the procedure, not speed"
+SHORT_STEPS = 0.05
+"""Share of a run's steps that may draft less than planned; one may in any case."""
 PROCEDURE_WHY = (
     "The pair has no GPUs. Deploying, measuring, counting and restoring are real; every figure in tokens per second is "
     "that of a stand-in model on processors and says nothing about DGX Sparks."
@@ -48,12 +50,17 @@ def heading(arm: ArmResult) -> str:
     return f"{arm.id} {name(arm)}"
 
 
-def fault_of(run: Run, tokens: int) -> str:
-    """Why a run is no measurement; empty when it is one."""
+def fault_of(run: Run, tokens: int, width: int | None = None) -> str:
+    """Why a run is no measurement; empty when it is one. ``width`` is what an ordinary request's steps should draft."""
     if run.error:
         return run.error
     if run.tokens < tokens:
         return f"{run.tokens} of {tokens} tokens (finish reason {run.finish_reason})"
+    if width is not None and run.counted is not None and run.counted.drafts > 0:
+        steps, drafted = run.counted.drafts, run.counted.draft_tokens
+        # The last step may draft less, no step may draft more: it was another release that answered, or another width.
+        if not width * (steps - max(1.0, SHORT_STEPS * steps)) <= drafted <= width * steps:
+            return f"{drafted / steps:.2f} draft tokens per step, and {width} are planned"
     return "" if run.decode else "no rate: everything came at once"
 
 
@@ -70,9 +77,9 @@ def _sample(runs: Sequence[tuple[float | None, Sequence[str]]]) -> Sample:
     return Sample(tuple(rate for rate, faults in runs if rate and not faults), tuple(said))
 
 
-def sample_of(runs: Sequence[Run], tokens: int) -> Sample:
-    """Rates and faults of single runs."""
-    return _sample([(run.decode, [why] if (why := fault_of(run, tokens)) else []) for run in runs])
+def sample_of(runs: Sequence[Run], tokens: int, width: int | None = None) -> Sample:
+    """Rates and faults of single runs; ``width`` as ``fault_of`` takes it."""
+    return _sample([(run.decode, [why] if (why := fault_of(run, tokens, width)) else []) for run in runs])
 
 
 def _burst_sample(measured: Measured, width: int, tokens: int) -> Sample:
@@ -88,7 +95,10 @@ def lines(results: Results) -> list[Line]:
         there = {a.id: a.measured.get(work.name, Measured()) for a in results.arms}
         rows: list[tuple[str, str, dict[str, Sample]]] = []
         if work.kind == "single":
-            rows.append((work.name, work.title, {a: sample_of(m.runs, work.tokens) for a, m in there.items()}))
+            # A guided request may keep the full width.
+            widths = {a.id: None if work.guide else a.plan["expected_width"] for a in results.arms}
+            samples = {a: sample_of(m.runs, work.tokens, widths[a]) for a, m in there.items()}
+            rows.append((work.name, work.title, samples))
         elif work.kind == "concurrent":
             for width in sorted({b.width for m in there.values() for b in m.bursts}):
                 samples = {a: _burst_sample(m, width, work.tokens) for a, m in there.items()}
@@ -105,7 +115,7 @@ def advice(results: Results, compared: Sequence[Line]) -> Advice:
     )
     if not results.procedure_only:
         return found
-    return Advice(None, f"No recommendation, since this pair has no GPUs. The rule would say: {found.sentence}")
+    return Advice(None, f"No recommendation, since this pair has no GPUs. The rule by itself: {found.sentence}")
 
 
 def drafts(parts: Sequence[Counted | None]) -> Drafts | None:

@@ -145,6 +145,19 @@ def overlap(answers: Answers) -> float:
     return max(0.0, min(float(a["events"][-1]) for a in answers) - first)
 
 
+def held_back(situation: Situation) -> bool:
+    """Whether the engine begins no request while another one is decoded (the recipe's scheduler with ``skip``).
+
+    Requests at once are then decoded together only when they meet before the first token of any, so a pair without an
+    overlap is no worse than one with it.
+    """
+    return str(situation.setting("glm53_mixed_prefill_chunk", "")) == "skip"
+
+
+NO_EVIDENCE = "never decoded together, so no evidence about shared batches (glm53_mixed_prefill_chunk is skip)"
+"""What a gate says of requests that met no other in a batch, where that proves nothing against the pair."""
+
+
 def alone(situation: Situation) -> str:
     """Why a gate that needs two requests in one batch is left out."""
     return "" if situation.seqs > 1 else "max_num_seqs is 1"

@@ -7,6 +7,7 @@ answer that does not show what is wanted fails the gate with what was seen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from . import gates_drafts as drafts
 from . import gates_guided as guided
@@ -30,7 +31,7 @@ from .gatekit import (
     tokens_of,
 )
 
-__all__ = ["GATES", "Choice", "Gate", "RefusedChoiceError", "Seen", "Situation", "choose", "judge", "more"]
+__all__ = ["GATES", "Choice", "Gate", "RefusedChoiceError", "Seen", "Situation", "choose", "judge", "limits", "more"]
 
 HTTP_UNAUTHORIZED = 401
 
@@ -202,8 +203,12 @@ GATES: tuple[Gate, ...] = (
 """Every gate, in the order in which a rollout runs them."""
 
 
+LIMITS = ("celsius", "headroom_gib", "soak_seconds")
+"""Limits that an operator may change, by name."""
+
+
 class RefusedChoiceError(Exception):
-    """A gate that does not exist was named, or a deadline is no number of seconds; the message says what there is."""
+    """A gate or limit that does not exist was named, or its value is no number; the message says what there is."""
 
 
 class Choice(list[tuple[Gate, str]]):
@@ -237,6 +242,21 @@ def choose(
     wanted = set(only) or {gate.name for gate in GATES if not gate.extra}
     wanted |= set(also)
     return Choice((gate, "skipped on request" if gate.name in skip else "") for gate in GATES if gate.name in wanted)
+
+
+def limits(given: Mapping[str, Any]) -> dict[str, float]:
+    """Limits that differ from their defaults, as numbers.
+
+    Raises:
+        RefusedChoiceError: a name is no limit's, or its value is not a number of at least 0.
+    """
+    unknown = sorted(set(given) - set(LIMITS))
+    if unknown:
+        raise RefusedChoiceError(f"no limit of a gate is named {', '.join(unknown)}; there are {', '.join(LIMITS)}")
+    for name, value in given.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+            raise RefusedChoiceError(f"the limit {name} must be a number of at least 0, not {value!r}")
+    return {name: float(value) for name, value in given.items()}
 
 
 def judge(gate: Gate, situation: Situation, answers: Answers) -> Seen:

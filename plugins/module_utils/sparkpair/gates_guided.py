@@ -8,7 +8,22 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .gatekit import Answer, Answers, Group, Seen, Situation, by_id, chat, fault, group, overlap, request, streamed
+from .gatekit import (
+    NO_EVIDENCE,
+    Answer,
+    Answers,
+    Group,
+    Seen,
+    Situation,
+    by_id,
+    chat,
+    fault,
+    group,
+    held_back,
+    overlap,
+    request,
+    streamed,
+)
 
 COUNT_TO = 40
 COUNT_SCHEMA: dict[str, Any] = {
@@ -150,9 +165,10 @@ def continue_mixed(situation: Situation, answers: Answers) -> list[Group]:
     return [] if done or len(tried) >= MIXED_ATTEMPTS else [_mixed(situation, len(tried) + 1)]
 
 
-def judge_mixed(_: Situation, answers: Answers) -> Seen:
-    """Both are right, and they shared batches: without overlap there is no evidence."""
-    wanted = "an ordinary and a guided request decoded at the same time, both right"
+def judge_mixed(situation: Situation, answers: Answers) -> Seen:
+    """Both are right, and they shared batches, unless the engine holds one back: then no overlap is no evidence."""
+    free = held_back(situation)
+    wanted = "an ordinary and a guided request at the same time, both right" + ("" if free else ", decoded together")
     tried = _attempts(answers)
     for ordinary, guided in tried:
         if why := fault(ordinary):
@@ -160,6 +176,7 @@ def judge_mixed(_: Situation, answers: Answers) -> Seen:
         if why := exact_count(guided):
             return Seen(False, f"guided: {why}", wanted)
     seconds = max(overlap(pair) for pair in tried)
-    evidence = f"decoded together for {seconds:.2f} s" if seconds else "never decoded together, so no evidence"
+    missing = NO_EVIDENCE if free else "never decoded together"
+    evidence = f"decoded together for {seconds:.2f} s" if seconds else missing
     seen = f"both right; {evidence}" + (f", attempt {len(tried)}" if len(tried) > 1 else "")
-    return Seen(seconds > 0, seen, wanted, {"mixed_overlap_seconds": round(seconds, 3)})
+    return Seen(seconds > 0 or free, seen, wanted, {"mixed_overlap_seconds": round(seconds, 3)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .gatekit import (
     HTTP_OK,
+    NO_EVIDENCE,
     Answers,
     Group,
     Seen,
@@ -13,6 +14,7 @@ from .gatekit import (
     fault,
     first_fault,
     group,
+    held_back,
     overlap,
     request,
     streamed,
@@ -79,8 +81,10 @@ def build_concurrent(situation: Situation) -> list[Group]:
 
 
 def judge_concurrent(situation: Situation, answers: Answers) -> Seen:
-    """All answers are whole, and at some moment all of them are being decoded."""
-    wanted = f"{' and '.join(map(str, widths(situation)))} streams at once, all whole, all decoded together"
+    """All answers are whole, and at some moment all of them are being decoded, unless the engine holds them back."""
+    free = held_back(situation)
+    wanted = f"{' and '.join(map(str, widths(situation)))} streams at once, all whole"
+    wanted += "" if free else ", all decoded together"
     if why := first_fault(answers):
         return Seen(False, why, wanted)
     parts, good = [], True
@@ -90,9 +94,10 @@ def judge_concurrent(situation: Situation, answers: Answers) -> Seen:
         seconds = overlap(mine)
         starts = [float(a["started"]) for a in mine]
         skew = max(starts) - min(starts)
-        good = good and not short and seconds > 0
+        good = good and not short and (seconds > 0 or free)
+        together = NO_EVIDENCE if free and not seconds else f"all together for {seconds:.2f} s"
         parts.append(
-            f"{width} at once: {sum(map(tokens_of, mine))} tokens, all together for {seconds:.2f} s (skew {skew:.3f} s)"
+            f"{width} at once: {sum(map(tokens_of, mine))} tokens, {together} (skew {skew:.3f} s)"
             + (f", no tokens from {', '.join(short)}" if short else "")
         )
     return Seen(good, "; ".join(parts), wanted)
@@ -183,10 +188,15 @@ def judge_long(situation: Situation, answers: Answers) -> Seen:
 # --- soak -------------------------------------------------------------------------------------------------------------
 
 
+def soak_seconds(situation: Situation) -> float:
+    """How long the pair must stay well."""
+    return float(situation.limits.get("soak_seconds", SOAK_SECONDS))
+
+
 def build_soak(situation: Situation) -> list[Group]:
     """Health and a short completion, again and again over the soak's time."""
     body = {"model": situation.model, "prompt": "One, two,", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
-    pause = SOAK_SECONDS / SOAK_TURNS
+    pause = soak_seconds(situation) / SOAK_TURNS
     asked = [
         one
         for turn in range(SOAK_TURNS)
@@ -198,9 +208,9 @@ def build_soak(situation: Situation) -> list[Group]:
     return [group("soak", *asked)]
 
 
-def judge_soak(_: Situation, answers: Answers) -> Seen:
+def judge_soak(situation: Situation, answers: Answers) -> Seen:
     """It was healthy and generated, every time."""
-    wanted = f"healthy and generating {SOAK_TURNS} times in {SOAK_SECONDS:.0f} s"
+    wanted = f"healthy and generating {SOAK_TURNS} times in {soak_seconds(situation):.0f} s"
     if why := first_fault(answers):
         return Seen(False, why, wanted)
     mute = [str(a["id"]) for a in answers if str(a["id"]).startswith("text") and not tokens_of(a)]
