@@ -102,6 +102,17 @@ def run_binary(argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 60.0
         return Output(process.returncode, out[:SIZE_LIMIT], err.read()[-20000:].decode(errors="replace"), cut)
 
 
+def held(run: BinaryRunner, docker: str, names: Sequence[str]) -> str:
+    """The first of ``names`` that this engine has an image of; "" for none. Raises ImageError without an answer."""
+    for name in names:
+        seen = run([docker, "image", "inspect", name])
+        if not seen.rc:
+            return name
+        if "no such image" not in seen.err.lower():
+            raise ImageError(seen.why())
+    return ""
+
+
 class Image:
     """One image on this host, seen through the Docker CLI. It is never pulled: preflight put it here."""
 
