@@ -86,7 +86,7 @@ class FakeDocker:
                 environment[name] = value
         given = next((a for a in args if a.replace("/", "_").replace(":", "_") in images), None)
         if given is None:
-            return Output(125, b"", "Error response from daemon: No such image\n")
+            return Output(125, b"", "docker: Error response from daemon: No such image\nSee 'docker run --help'.\n")
         rest = args[args.index(given) + 1 :]
         if rest and rest[0].startswith("python"):
             rest = rest[1:]  # exec names the program, run has it as the entry point

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .overlay import Found, ImageError
+from .runner import last_word
 
 # A Python source of an engine is some hundred kilobytes at most; a directory that stands in its place may be large.
 SIZE_LIMIT = 8 * 1024 * 1024
@@ -59,8 +60,7 @@ class Output:
 
     def why(self) -> str:
         """The last line that explains a failure."""
-        rows = [row for row in self.err.splitlines() if row.strip()]
-        return rows[-1].strip() if rows else f"exit code {self.rc}"
+        return last_word(self.err) or f"exit code {self.rc}"
 
 
 class BinaryRunner(Protocol):

@@ -23,8 +23,14 @@ class Completed:
 
     def why(self) -> str:
         """The last line of output that explains a failure, or the exit code when there is none."""
-        lines = [line for line in (self.err or self.out).splitlines() if line.strip()]
-        return lines[-1].strip() if lines else f"exit code {self.rc}"
+        return last_word(self.err or self.out) or f"exit code {self.rc}"
+
+
+def last_word(text: str) -> str:
+    """The last line that says something; "" when none does. Docker ends errors of ``run`` with a hint at its help."""
+    lines = [line.strip() for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith(("See 'docker ", "Run 'docker "))]
+    return said[-1] if said else ""
 
 
 class Runner(Protocol):
