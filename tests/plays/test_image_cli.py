@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +137,25 @@ def test_the_image_is_pulled_built_and_streamed_once(pair: Pair) -> None:
     assert pair.executions == [1, 1]
     assert "changed=0" in again.stdout
     assert {c[0] for e, n in zip(pair.engines, before, strict=True) for c in e.calls[n:]} == {"image"}
+
+
+def test_a_slow_pull_shows_its_layers_and_a_stream_its_end(pair: Pair) -> None:
+    slow = image("a", "b", digests=[PIN])
+    slow["fake"]["slow"] = 0.5
+    pair.engines[0].put(registry={PIN: slow})
+    task = {"plan": pair.plan(), "rank": "{{ spark_rank }}"}
+    done = pair.run(
+        tasks=[
+            {"spark_image": task | {"state": "prepared", "hold": 0.2}, "when": "spark_rank == 0", "register": "had"},
+            {"ansible.builtin.debug": {"msg": "steps {{ had.steps | length }}"}, "when": "spark_rank == 0"},
+        ]
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = [line for line in done.stdout.splitlines() if line.startswith(f"  spark-0: pull {PIN}, ")]
+    assert re.search(r", [01] of [12] layers, since \d s$", "\n".join(shown), re.M), done.stdout
+    assert "steps 2" in done.stdout
+    assert pair.executions[0] > len(shown)
+    assert pair.plan()["image"] in pair.engines[0].images
 
 
 def test_each_rank_pulls_with_a_login_whose_password_shows_nowhere(pair: Pair) -> None:

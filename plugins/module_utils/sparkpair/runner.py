@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,6 +40,43 @@ class Runner(Protocol):
 
     def __call__(self, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> Completed:
         """Run and wait."""
+
+
+class LineRunner(Protocol):
+    """As Runner, and hands each line of output on as it comes."""
+
+    def __call__(self, argv: Sequence[str], each: Callable[[str], None], *, timeout: float) -> Completed:
+        """Run and wait."""
+
+
+def follow(argv: Sequence[str], each: Callable[[str], None], *, timeout: float) -> Completed:
+    """Run ``argv`` without input; ``each`` gets every line of output as it comes. Exit codes as with ``run``."""
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"
+            )
+        except FileNotFoundError as error:
+            return Completed(127, "", f"{argv[0]}: {error.strerror}")
+        late = threading.Event()
+
+        def expire() -> None:
+            late.set()
+            process.kill()
+
+        timer, lines = threading.Timer(timeout, expire), list[str]()
+        timer.start()
+        try:
+            with process:
+                for line in process.stdout or ():
+                    lines.append(line)
+                    each(line.rstrip())
+        finally:
+            timer.cancel()
+        if late.is_set():
+            return Completed(124, "", f"{argv[0]}: no answer within {timeout:.0f} s")
+        errors.seek(0)
+        return Completed(process.returncode, "".join(lines), errors.read().decode(errors="replace"))
 
 
 def run(argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> Completed:
