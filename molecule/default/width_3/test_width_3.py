@@ -138,6 +138,20 @@ def test_bad_value_is_refused_before_any_connection(verb: Callable[..., Run]) ->
     assert time.monotonic() - started < 60
 
 
+def test_flag_that_the_image_does_not_know_is_refused_while_the_pair_serves(
+    sparks: list[Any], verb: Callable[..., Run]
+) -> None:
+    """The real engine's own help is asked, and the flags of the lab are in it."""
+    before = [engine(s)["State"]["StartedAt"] for s in sparks]
+    run = verb("deploy", "-e", json.dumps({"extra_args": ["--no-such-flag", "--kv-cache-memory-bytes", "67108864"]}))
+    assert (run.code, run.result["outcome"]) == (2, "refused"), run.screen
+    assert "the image's vllm serve does not know --no-such-flag" in run.screen
+    assert "--no-such-flag, --" not in run.screen
+    assert [engine(s)["State"]["StartedAt"] for s in sparks] == before
+    check = verb("deploy", "--check", "-e", json.dumps({"extra_args": ["--seed", "1"]}))
+    assert check.code == 0, check.screen
+
+
 def test_lock_held_on_one_rank_refuses_a_deploy_and_the_pair_serves_on(
     sparks: list[Any], verb: Callable[..., Run]
 ) -> None:
