@@ -445,6 +445,14 @@ def test_an_interface_that_is_down_silences_what_depends_on_it(tmp_path: Path) -
         assert checks[name] == "not judged"
 
 
+def test_what_only_rdma_cannot_do_without_warns_where_there_is_none(tmp_path: Path) -> None:
+    spark = kit("one_cable", rdma=False)[0]
+    spark.kernel = "7.0.0-1019-nvidia"
+    spark.docker_info["SecurityOptions"].append("name=rootless")
+    found = judge(spark, tmp_path)["findings"]
+    assert [(f["check"], f["level"]) for f in found] == [("kernel", "degraded"), ("limits", "degraded")]
+
+
 def test_known_bad_kernel_with_kho_off_is_fine(tmp_path: Path) -> None:
     spark = kit("one_cable")[0]
     spark.kernel, spark.cmdline = "7.0.0-1019-nvidia", "ro kho=off quiet"
