@@ -98,6 +98,14 @@ def test_check_mode_on_a_deployed_pair_changes_nothing(sparks: list[Any], verb: 
     assert [(engine(s)["State"]["StartedAt"], tree(s)) for s in sparks] == before
 
 
+def test_preflight_of_a_pair_that_serves_is_ready(verb: Callable[..., Run]) -> None:
+    """No finding at all, in one SSH execution for each host; and every fabric is found by discovery."""
+    run = verb("preflight")
+    assert (run.code, run.result["findings"]) == (0, []), run.screen
+    assert "preflight: ready" in run.screen
+    assert run.executions == {"spark-0": 1, "spark-1": 1}
+
+
 def test_status_shows_the_measured_width(verb: Callable[..., Run]) -> None:
     """Status measures, prints a table and exits with 0."""
     run = verb("status")
