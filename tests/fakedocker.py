@@ -18,7 +18,7 @@ from sparkpair.overlay_image import SIZE_LIMIT, Output
 
 
 class FakeDocker:
-    """Answers ``create``, ``cp``, ``rm``, ``run`` and ``exec`` as Docker does; ``calls`` keeps what was asked.
+    """Answers ``create``, ``cp``, ``rm``, ``run``, ``exec`` and ``image`` as Docker does; ``calls`` keeps the commands.
 
     An image is ``root/<name with / and : as _>``; the paths below it are those inside the image. ``run`` and ``exec``
     start this machine's Python with the paths of the tree, as far as the code in question needs it.
@@ -40,9 +40,18 @@ class FakeDocker:
         verb = argv[1]
         if verb in self.broken:
             return self.broken[verb]
-        return {"create": self._create, "cp": self._cp, "rm": self._rm, "run": self._run, "exec": self._run}[verb](
-            list(argv[2:]), stdin
-        )
+        return {
+            "create": self._create,
+            "cp": self._cp,
+            "rm": self._rm,
+            "run": self._run,
+            "exec": self._run,
+            "image": self._image,
+        }[verb](list(argv[2:]), stdin)
+
+    def _image(self, args: list[str], _stdin: bytes) -> Output:
+        there = self.tree(args[-1]).is_dir()
+        return Output(0, b"sha256:1\n", "") if there else Output(1, b"", f"Error: No such image: {args[-1]}\n")
 
     def _create(self, args: list[str], _stdin: bytes) -> Output:
         image = args[-1]
@@ -77,7 +86,7 @@ class FakeDocker:
                 environment[name] = value
         given = next((a for a in args if a.replace("/", "_").replace(":", "_") in images), None)
         if given is None:
-            return Output(125, b"", "Error response from daemon: No such image\n")
+            return Output(125, b"", "docker: Error response from daemon: No such image\nSee 'docker run --help'.\n")
         rest = args[args.index(given) + 1 :]
         if rest and rest[0].startswith("python"):
             rest = rest[1:]  # exec names the program, run has it as the entry point

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import tarfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -159,8 +160,15 @@ class FakeEngine:
         found = self._file("registry.json").get(reference)
         if found is None:
             return self._fail(f"Error response from daemon: manifest for {reference} not found: manifest unknown")
+        lines = ["9: Pulling from engine", *(f"{name}: Pulling fs layer" for name in found["fake"]["layers"])]
+        lines += [
+            f"{name}: {state}" for name in found["fake"]["layers"] for state in ("Download complete", "Pull complete")
+        ]
+        for line in lines if "slow" in found["fake"] else []:
+            print(line, flush=True)
+            time.sleep(found["fake"]["slow"])
         self.put(images={**self.images, reference: found})
-        return _done()
+        return _done("\n".join(lines))
 
     def tag(self, rest: list[str]) -> Completed:
         self.put(images={**self.images, rest[1]: self.images[rest[0]]})

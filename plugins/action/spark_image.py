@@ -1,4 +1,4 @@
-"""Action ``spark_image``: hands the rank its part of the plan, and secrets that only the controller knows."""
+"""Action ``spark_image``: hands the rank its part of the plan and secrets, and shows how far its work is."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair import shared
 from sparkpair.inputs import plain, ray_files
+from sparkpair.screen import noted
 from sparkpair.sources import read_password
 
 display = Display()
-PASSED = ("state", "timeout", "port", "wait", "ranks", "architecture")
+PASSED = ("state", "timeout", "port", "wait", "ranks", "architecture", "hold")
 
 
 class ActionModule(ActionBase):
@@ -48,12 +49,19 @@ class ActionModule(ActionBase):
                     message = str(error)
                     return result | {"failed": True, "msg": message, "sparkpair_report": {"messages": [message]}}
                 given |= {"user": settings["registry_user"], "password": password}
-            display.display(f"  {this['host']}: {given['source']}; a pull or a build shows nothing until it ends")
         if state in ("sent", "received"):
             folder = Path(constants.DEFAULT_LOCAL_TMP) / "sparkpair"
             head = next(r for r in plan["ranks"] if int(r["rank"]) == 0)
             given |= {"address": head["address"], "own": this["address"]}
             given["secret"] = shared.once(folder, "image_stream")
-        answer = self._execute_module(module_name="spark_image", module_args=given, task_vars=task_vars)
-        answer.pop("invocation", None)
-        return result | answer
+        return result | self._until_done(given, str(this["host"]), task_vars)
+
+    def _until_done(self, given: dict[str, Any], host: str, task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        while True:
+            answer = self._execute_module(module_name="spark_image", module_args=given, task_vars=task_vars)
+            answer.pop("invocation", None)
+            if not answer.get("working"):
+                return answer
+            if answer["note"]:
+                display.display(f"  {noted(host, answer['note'])}")
+            given = given | {"job": answer["job"]}

@@ -11,7 +11,7 @@ from sparkpair.inputs import OVERLAYS, plain
 from sparkpair.overlay_manifest import MANIFEST, ManifestError, Proposal, ship
 
 PASSED = (
-    *("image", "package_root", "destination", "docker_cli", "python", "survey", "engine"),
+    *("image", "source", "package_root", "destination", "docker_cli", "python", "survey", "engine"),
     *("prove", "container", "pins"),
 )
 

@@ -48,6 +48,7 @@ class ActionModule(ActionBase):
         known = {n: s for n, s in states.items() if s is not None and "history" in s}
         wanted = plan["release"] if plan else ""
         back = rollback.fallback(states, wanted) if len(known) == len(states) else None
+        fallback = live.named(head["plans"][back], names) if back and head["plans"].get(back) else None
         recorded = bool(known) and len(known) == len(states)
         before = head.get("current")
         kept = rollback.to_keep(states, wanted, before, int(args.get("keep") or 0)) if recorded else {}
@@ -61,7 +62,8 @@ class ActionModule(ActionBase):
             "notes": live.notes(states, names) if recorded else [],
             "outlook": live.outlook(states),
             "keep": {str(rank): releases for rank, releases in kept.items()},
-            "fallback": live.named(head["plans"][back], names) if back and head["plans"].get(back) else None,
+            "fallback": fallback,
+            "untried": bool(plan) and live.untried(plan, fallback),
             "changed": False,
             "serving": judged.serving,
             "reasons": judged.reasons,

@@ -52,9 +52,15 @@ options:
     description: Seconds that V(sent) and V(received) wait for each other.
     type: float
     default: 60
+  hold:
+    description: Seconds after which the screen shows how far the work is. Shorter work takes one SSH execution.
+    type: float
+    default: 10
 attributes:
   action:
-    description: The action part reads the registry password and makes the secret of a transfer on the controller.
+    description:
+      - The action part reads the registry password and makes the secret of a transfer on the controller.
+      - It asks the module again until the work is done, which goes on without it should the controller go away.
     support: full
   check_mode:
     description: Says in RV(steps) what would be pulled, built, named or received; changes nothing.

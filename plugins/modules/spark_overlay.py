@@ -19,6 +19,11 @@ options:
   image:
     description: Image on this rank. It is never pulled.
     type: str
+  source:
+    description:
+      - Where O(image) comes from. Check mode and O(survey=true) look at it while O(image) is not on this rank.
+    type: str
+    default: ""
   package_root:
     description: Directory in the image that holds the Python packages.
     type: path
@@ -64,7 +69,9 @@ attributes:
     description: The action part runs on the controller.
     support: full
   check_mode:
-    description: Verifies everything and reports truthfully what would change; writes nothing.
+    description:
+      - Verifies everything and reports truthfully what would change; writes nothing.
+      - RV(unchecked) says so when the image is still to come.
     support: full
   diff_mode:
     description: Shows each file as the image has it and as the container is to see it.
@@ -114,6 +121,10 @@ mounts:
   returned: neither survey nor prove
   type: list
   elements: dict
+unchecked:
+  description: What check mode could not verify, because the image is not on this rank yet; empty when it could.
+  returned: neither survey nor prove
+  type: str
 looks:
   description: What each target looks like in the image, the diffs tried, and a proposed pin.
   returned: survey

@@ -101,6 +101,10 @@ fallback:
     the current one first), or null.
   returned: always
   type: dict
+untried:
+  description: Whether the plan has an image or an engine flag that RV(fallback) has not.
+  returned: always
+  type: bool
 notes:
   description: What interrupted runs left, and in what the ranks' records differ. Needs states read with records.
   returned: always

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sparkpair.inputs import OVERLAYS as FOLDERS
 from sparkpair.inputs import ray_recipes
+from sparkpair.overlay_manifest import overlay_digest
 from sparkpair.plan import build_plan
 
 from tests.fakeengine import FakeEngine, image
@@ -136,6 +139,25 @@ def test_the_image_is_pulled_built_and_streamed_once(pair: Pair) -> None:
     assert {c[0] for e, n in zip(pair.engines, before, strict=True) for c in e.calls[n:]} == {"image"}
 
 
+def test_a_slow_pull_shows_its_layers_and_a_stream_its_end(pair: Pair) -> None:
+    slow = image("a", "b", digests=[PIN])
+    slow["fake"]["slow"] = 0.5
+    pair.engines[0].put(registry={PIN: slow})
+    task = {"plan": pair.plan(), "rank": "{{ spark_rank }}"}
+    done = pair.run(
+        tasks=[
+            {"spark_image": task | {"state": "prepared", "hold": 0.2}, "when": "spark_rank == 0", "register": "had"},
+            {"ansible.builtin.debug": {"msg": "steps {{ had.steps | length }}"}, "when": "spark_rank == 0"},
+        ]
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = [line for line in done.stdout.splitlines() if line.startswith(f"  spark-0: pull {PIN}, ")]
+    assert re.search(r", [01] of [12] layers, since \d s$", "\n".join(shown), re.M), done.stdout
+    assert "steps 2" in done.stdout
+    assert pair.executions[0] > len(shown)
+    assert pair.plan()["image"] in pair.engines[0].images
+
+
 def test_each_rank_pulls_with_a_login_whose_password_shows_nowhere(pair: Pair) -> None:
     secret = pair.folder / "token"
     secret.write_text(PASSWORD + "\n")
@@ -167,6 +189,39 @@ def test_a_rank_that_may_not_fetch_is_refused_with_its_name(pair: Pair) -> None:
     assert done.returncode != 0
     assert "spark-1: sparkpair/engine:" in done.stdout
     assert "image_transfer none forbids to fetch it" in done.stdout
+
+
+# --- overlays before the image is there -------------------------------------------------------------------------------
+
+
+def test_check_mode_with_a_width_says_what_it_could_not_check_and_passes(pair: Pair) -> None:
+    plan = pair.plan(verify_tokens=3)
+    plan["overlays"] = [{"name": o["name"], "digest": overlay_digest(FOLDERS / o["name"])} for o in plan["overlays"]]
+    given = {
+        "spark_overlay_plan": plan,
+        "spark_overlay_root": str(pair.folder / "root"),
+        "spark_release_plan": plan,
+        "spark_release_rank": "{{ spark_rank }}",
+        "spark_release_root": str(pair.folder / "root"),
+        "spark_release_overlays": "{{ spark_overlay_output.mounts }}",
+    }
+    tasks = [{"ansible.builtin.include_role": {"name": name}} for name in ("spark_overlay", "spark_release")]
+    done = pair.run("--check", "--diff", tasks=tasks, more=given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for host in ("spark-0", "spark-1"):
+        assert f"ok: [{host}]" in done.stdout
+    assert done.stdout.count("overlays gdn_runtime_width, verify_width were not checked: image sparkpair/engine:") == 2
+    assert not (pair.folder / "root").exists()
+    real = pair.run(tasks=tasks, more=given)
+    assert real.returncode != 0
+    assert "cannot be read" in real.stdout
+
+
+def test_pins_without_any_image_name_both_and_what_brings_them(pair: Pair) -> None:
+    given = {"spark_overlay_plan": pair.plan(verify_tokens=3), "spark_overlay_state": "surveyed"}
+    done = pair.run(tasks=[{"ansible.builtin.include_role": {"name": "spark_overlay"}}], more=given)
+    assert done.returncode != 0
+    assert f"nor is {PIN}, which it comes from, so nothing can be read; playbooks/weights.yml" in done.stdout
 
 
 # --- before a start ---------------------------------------------------------------------------------------------------

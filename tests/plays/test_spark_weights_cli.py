@@ -203,6 +203,17 @@ def test_what_the_hub_has_is_downloaded_once_and_copied(pair: Pair) -> None:
     assert [p for p in (pair.folder / "docker").iterdir() if p.is_dir()] == []
 
 
+def test_check_mode_before_the_first_deploy_says_what_it_could_not_check_and_passes(pair: Pair) -> None:
+    pair.home(0).mkdir()
+    pair.plan["image"] = "sparkpair/engine:000000000000"
+    check = pair.run("--check", spark_weights_source="hub")
+    assert check.code == 0, check.screen
+    for repository in ("owner/target", "owner/draft"):
+        assert f"{repository} was not checked: sparkpair/engine:000000000000 is not on the head" in check.screen
+    assert list(pair.home(0).iterdir()) == []
+    assert pair.run(spark_weights_source="hub").code != 0
+
+
 def test_a_copy_of_many_rounds_shows_bytes_rate_and_time_left(pair: Pair) -> None:
     pair.plan["spec_method"] = "none"
     pair.fill(0, target(shards=2, size=4_000_000))

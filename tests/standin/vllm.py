@@ -34,7 +34,8 @@ def say(text: str) -> None:
 
 def arguments() -> argparse.Namespace:
     """The arguments that shape the answers; all others are vLLM's business."""
-    parser = argparse.ArgumentParser()
+    # It does not know the flags of the engine whose place it takes, so it does not claim to list them.
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("command", choices=["serve"])
     parser.add_argument("model")
     parser.add_argument("--served-model-name", required=True)

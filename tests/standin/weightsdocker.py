@@ -59,7 +59,9 @@ class WeightsDocker:
         mounts: dict[str, str] = {}
         image, command, options = args.index(IMAGE) if IMAGE in args else -1, [], {}
         if image < 0:
-            return Completed(125, "", "docker: Error response from daemon: No such image")
+            return Completed(
+                125, "", "docker: Error response from daemon: No such image: x\nSee 'docker run --help'.\n"
+            )
         command = args[image + 1 :]
         for at, option in enumerate(args[:image]):
             if option == "--volume":

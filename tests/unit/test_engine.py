@@ -676,6 +676,8 @@ def test_output_that_is_not_utf8_is_replaced() -> None:
         (Completed(1, "out\n", "first\nlast\n\n"), "last"),
         (Completed(1, "said\nhere \n", ""), "here"),
         (Completed(7, "", " \n"), "exit code 7"),
+        (Completed(125, "", "docker: No such image: x\nSee 'docker run --help'.\n"), "docker: No such image: x"),
+        (Completed(125, "", "docker: no\n\nRun 'docker run --help' for more information\n"), "docker: no"),
     ],
 )
 def test_why_is_the_last_line_that_says_something(done: Completed, why: str) -> None:

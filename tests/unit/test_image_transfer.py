@@ -50,11 +50,18 @@ def load_of(rank: FakeEngine) -> list[str]:
     return [str(rank.program()), "load", "-q"]
 
 
-def move(head: FakeEngine, rank: FakeEngine, route: Route) -> tuple[Any, Any]:
+def move(
+    head: FakeEngine, rank: FakeEngine, route: Route, told: list[tuple[Any, ...]] | None = None
+) -> tuple[Any, Any]:
     """Both ends at once; what each returned or raised."""
+    notes = [] if told is None else told
+
+    def note(*one: Any) -> None:
+        notes.append(one)
+
     with ThreadPoolExecutor(2) as pool:
-        sent = pool.submit(image_transfer.send, head, NAME, route, 1)
-        received = pool.submit(image_transfer.receive, rank, NAME, route, load=load_of(rank))
+        sent = pool.submit(image_transfer.send, head, NAME, route, 1, note)
+        received = pool.submit(image_transfer.receive, rank, NAME, route, note, load=load_of(rank))
         return tuple(f.exception(60) or f.result() for f in (sent, received))  # type: ignore[return-value]
 
 
@@ -66,6 +73,26 @@ def test_the_rank_gets_the_head_s_image_and_both_ends_say_the_same(
     assert (sent[0].bytes, sent[0].peer, sent[0].left_out) == (received.bytes, "127.0.0.2", 0)
     assert received.layers == 3
     assert not pair[0].did("--platform")
+
+
+@pytest.mark.parametrize(
+    ("store", "held", "of"), [(False, [], 99), (True, [], 0), (False, ["a"], 0)], ids=["whole", "containerd", "partly"]
+)
+def test_both_ends_tell_how_far_they_are(
+    pair: tuple[FakeEngine, FakeEngine], route: Route, store: bool, held: list[str], of: int
+) -> None:
+    head, rank = pair
+    head.put(images={NAME: image("a", "b", "c", Size=99)})
+    if store:
+        head.put(store={"containerd": True})
+    if held:
+        rank.put(images={"other:1": image(*held)})
+    told: list[tuple[Any, ...]] = []
+    sent, _ = move(*pair, route, told)
+    sending = [note for note in told if note[0] == f"send {NAME} to 127.0.0.2"]
+    assert sending[0][1:] == (0, of, "bytes")
+    assert sending[-1][1:] == (sent[0].bytes, of, "bytes")
+    assert told.count((f"unpack {NAME}",)) == 1
 
 
 def test_layers_that_the_rank_holds_are_not_sent(pair: tuple[FakeEngine, FakeEngine], route: Route) -> None:

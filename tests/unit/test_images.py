@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from sparkpair import image_build, images
 from sparkpair.image_module import prepare
 from sparkpair.images import ImageError, Login, Wanted
 from sparkpair.inputs import ray_files, ray_recipes
-from sparkpair.runner import Completed
+from sparkpair.noting import unnoted
+from sparkpair.runner import Completed, follow
 from sparkpair.settings import Settings
 
 from tests.fakeengine import FakeEngine, digest, image
@@ -40,7 +41,7 @@ def go(engine: FakeEngine, wanted: Wanted = WANTED, *, check: bool = False, **mo
     given = {"reference": wanted.reference, "source": wanted.source, "inputs": wanted.inputs, "ray": wanted.ray}
     given |= {"architecture": wanted.architecture, "pull": True, "user": "", "password": "", "timeout": 60.0}
     given |= {"files": ray_files("2.60.0"), "wheels": ""}
-    return prepare({**given, **more}, engine, check=check)
+    return prepare({**given, **more}, engine, unnoted, check=check)
 
 
 # --- content ----------------------------------------------------------------------------------------------------------
@@ -154,6 +155,48 @@ def test_a_full_disk_says_what_to_do(engine: FakeEngine) -> None:
     with pytest.raises(ImageError) as other:
         go(engine)
     assert "free space" not in str(other.value)
+
+
+PULLED = """\
+registry.example/engine@sha256:9999: Pulling from engine
+0c5a: Already exists
+1d22: Pulling fs layer
+2e33: Pulling fs layer
+2e33: Waiting
+1d22: Verifying Checksum
+1d22: Download complete
+2e33: Download complete
+1d22: Pull complete
+2e33: Pull complete
+Digest: sha256:9999
+Status: Downloaded newer image for registry.example/engine@sha256:9999
+"""
+
+
+def test_a_pull_tells_how_many_layers_are_here(engine: FakeEngine) -> None:
+    told: list[tuple[Any, ...]] = []
+
+    def docker(argv: Sequence[str], each: Callable[[str], None], *, timeout: float) -> Completed:
+        assert (list(argv), timeout) == (["docker", "pull", SOURCE], 60)
+        for line in PULLED.splitlines():
+            each(line)
+        return Completed(0, PULLED, "")
+
+    images.pull(engine, SOURCE, None, 60, note=lambda *note: told.append(note), follower=docker)
+    doing = f"pull {SOURCE}"
+    assert told[0] == (doing,)
+    assert [note[1:] for note in told[1:]] == [
+        (done, of, "layers") for done, of in ((1, 1), (1, 2), (1, 3), (2, 3), (3, 3), (3, 3), (3, 3))
+    ]
+    assert {note[0] for note in told} == {doing}
+
+
+def test_a_pull_that_does_not_end_is_an_error(engine: FakeEngine) -> None:
+    def hangs(_argv: Sequence[str], each: Callable[[str], None], *, timeout: float) -> Completed:
+        return follow(["sh", "-c", "echo 1d22: Pulling fs layer; exec sleep 60"], each, timeout=timeout)
+
+    with pytest.raises(ImageError, match="no answer within 0 s"):
+        images.pull(engine, SOURCE, None, 0.3, follower=hangs)
 
 
 # --- login ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sparkpair import live, probe
-from sparkpair.live import Probe, Verdict, judge_probe, rank_reasons, rank_report, verdict
+from sparkpair.live import Probe, Verdict, judge_probe, rank_reasons, rank_report, untried, verdict
 from sparkpair.screen import short_image, status_table, table
 
 from tests.planning import plan
@@ -406,3 +406,19 @@ def test_no_release_at_all_has_a_table_too() -> None:
     lines = status_table(None, ranks, {0: None, 1: None}, judged)
     assert len(lines) == 5
     assert lines[-1] == "  - spark-0: no release is current"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "new"),
+    [
+        (plan(verify_tokens=3), False),
+        (plan(max_num_seqs=2, port=9000), False),
+        (plan(extra_args=["--a-flag"]), False),
+        (plan(image="registry.example/other:1"), True),
+        (plan(chat_template=""), True),
+        (None, True),
+    ],
+    ids=["equal", "other values", "one flag less", "other image", "one flag more", "nothing accepted"],
+)
+def test_an_image_or_flag_that_was_never_accepted_is_untried(accepted: dict[str, Any] | None, *, new: bool) -> None:
+    assert untried(plan(verify_tokens=3, chat_template="/chat.jinja"), accepted) is new

@@ -126,6 +126,7 @@ class Case:
             "package_root": ROOT,
             "overlays": ship(self.checkout, wanted),
             "destination": str(self.destination),
+            "source": "",
             "docker_cli": "docker",
             "python": "python3",
             "engine": "3.0",
@@ -276,13 +277,40 @@ def test_check_mode_refuses_as_well(case: Case) -> None:
         case.run(check=True)
 
 
+def test_check_mode_looks_at_the_source_of_an_image_that_is_still_to_come(case: Case) -> None:
+    result = case.run(check=True, image="sparkpair/engine:0", source=IMAGE)
+    assert [e["sha256_after"] for e in result["mounts"]] == [sha(edit(V1))]
+    assert result["unchecked"] == ""
+    case.put(PATH, V1 + "# drift\n")
+    with pytest.raises(OverlayError, match="does not know"):
+        case.run(check=True, image="sparkpair/engine:0", source=IMAGE)
+
+
+def test_check_mode_without_any_image_says_what_it_could_not_check(case: Case) -> None:
+    result = case.run(check=True, image="sparkpair/engine:0", source="registry.example/engine@sha256:1")
+    assert (result["changed"], result["overlays"], result["mounts"]) == (True, [], [])
+    assert result["unchecked"] == (
+        "overlays demo were not checked: image sparkpair/engine:0 is not on this rank, "
+        "nor is registry.example/engine@sha256:1, which it comes from"
+    )
+    assert not case.destination.parent.exists()
+    message = case.refused(image="sparkpair/engine:0", source=IMAGE)
+    assert "image sparkpair/engine:0 cannot be read" in message, "outside of check mode the image itself must be there"
+
+
+def test_check_mode_does_not_take_a_docker_that_is_down_for_an_image_to_come(case: Case) -> None:
+    case.docker.broken["image"] = Output(1, b"", "Cannot connect to the Docker daemon\n")
+    with pytest.raises(OverlayError, match="Cannot connect to the Docker daemon"):
+        case.run(check=True)
+
+
 def test_without_overlays_the_destination_goes_and_the_image_is_not_touched(case: Case) -> None:
     case.run()
     case.docker.calls.clear()
     assert case.run(check=True, overlays=[])["changed"] is True
     assert case.destination.exists()
     result = case.run(overlays=[], image=None, package_root=None)
-    assert result == {"changed": True, "overlays": [], "mounts": []}
+    assert result == {"changed": True, "overlays": [], "mounts": [], "unchecked": ""}
     assert not case.destination.exists()
     assert case.run(overlays=[])["changed"] is False
     assert case.docker.calls == []
@@ -742,8 +770,13 @@ def test_a_survey_tells_a_missing_file_and_a_result_that_does_not_parse(case: Ca
 
 
 def test_a_survey_of_no_image_fails(case: Case) -> None:
-    with pytest.raises(OverlayError, match="cannot be read"):
-        overlay_module.look(case.params(image="none:1"), case.docker)
+    with pytest.raises(OverlayError, match="none:1 is not on this rank, nor is none:2, which it comes from"):
+        overlay_module.look(case.params(image="none:1", source="none:2"), case.docker)
+
+
+def test_a_survey_before_the_first_deploy_reads_what_the_image_comes_from(case: Case) -> None:
+    result = overlay_module.look(case.params(image="sparkpair/engine:0", source=IMAGE), case.docker)
+    assert [look["known"] for look in result["looks"]] == ["pinned"]
 
 
 def test_proofs_come_from_the_running_container(case: Case) -> None:

@@ -445,6 +445,14 @@ def test_an_interface_that_is_down_silences_what_depends_on_it(tmp_path: Path) -
         assert checks[name] == "not judged"
 
 
+def test_what_only_rdma_cannot_do_without_warns_where_there_is_none(tmp_path: Path) -> None:
+    spark = kit("one_cable", rdma=False)[0]
+    spark.kernel = "7.0.0-1019-nvidia"
+    spark.docker_info["SecurityOptions"].append("name=rootless")
+    found = judge(spark, tmp_path)["findings"]
+    assert [(f["check"], f["level"]) for f in found] == [("kernel", "degraded"), ("limits", "degraded")]
+
+
 def test_known_bad_kernel_with_kho_off_is_fine(tmp_path: Path) -> None:
     spark = kit("one_cable")[0]
     spark.kernel, spark.cmdline = "7.0.0-1019-nvidia", "ro kho=off quiet"
@@ -540,7 +548,23 @@ def test_disk_counts_a_missing_image_on_dockers_file_system(tmp_path: Path) -> N
     spark.files["/var/lib/containerd/.keep"] = ""
     found = [f for f in judge(spark, tmp_path)["findings"] if f["check"] == "disk"]
     assert [f["observed"] for f in found] == ["30.0 GiB free where /var/lib/containerd is"]
-    assert "40.0 GiB for the image" in found[0]["wanted"]
+    assert "40.0 GiB for the image, and" in found[0]["wanted"]
+
+
+@pytest.mark.parametrize(
+    ("transfer", "free", "levels"),
+    [("stream", 79, ["blocked"]), ("stream", 86, []), ("pull", 79, []), ("pull", 39, ["blocked"])],
+)
+def test_disk_counts_the_archive_of_a_stream_into_the_older_image_store(
+    transfer: str, free: int, levels: list[str], tmp_path: Path
+) -> None:
+    spark = kit("one_cable", image_transfer=transfer)[1]
+    spark.image = None
+    spark.free = {"/": 900 * GIB, "/var/lib/docker": free * GIB}
+    spark.files["/var/lib/docker/.keep"] = ""
+    found = [f for f in judge(spark, tmp_path)["findings"] if f["check"] == "disk"]
+    assert [f["level"] for f in found] == levels
+    assert all(("its archive while it is sent" in f["wanted"]) is (transfer == "stream") for f in found)
 
 
 def test_several_needs_on_one_disk_are_added_up(tmp_path: Path) -> None:
@@ -549,7 +573,7 @@ def test_several_needs_on_one_disk_are_added_up(tmp_path: Path) -> None:
     spark.free = {"/": 180 * GIB}
     found = [f for f in judge(spark, tmp_path)["findings"] if f["check"] == "disk"]
     assert len(found) == 1
-    assert "for the image + 164.0 GiB for" in found[0]["wanted"]
+    assert "for the image + 40.0 GiB for its archive while it is sent + 164.0 GiB for" in found[0]["wanted"]
 
 
 def test_staged_image_and_weights_that_are_missing_block(tmp_path: Path) -> None:

@@ -125,6 +125,46 @@ def test_a_refused_sudo_is_a_finding(site: Site) -> None:
     assert "Missing sudo password" in done.stdout + done.stderr
 
 
+def test_login_noise_does_not_confuse_the_reader(site: Site) -> None:
+    noisy = 'echo "Welcome to DGX OS {\'a\': [1}"\necho "mesg: ttyname failed" >&2'
+    site.program("ssh", f"echo x >> {site.calls}\n{noisy}\ntrap 'echo bye' EXIT")
+    text = (site.folder / "ssh").read_text()
+    (site.folder / "ssh").write_text(text.replace('exec sh -c "$last"', 'sh -c "$last"'))
+    done = site.run(ROLE, **ONE, spark_preflight_architecture=platform.machine())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "preflight: ready" in done.stdout
+    assert count(site) == 2
+
+
+def test_ranks_may_have_users_and_sudo_passwords_of_their_own(site: Site) -> None:
+    site.program("ssh", f'echo "$*" >> {site.calls}')
+    # As sudo does with -S: ask on the screen of errors, read one line, and say no to a wrong one.
+    (site.folder / "sudo").write_text(
+        "#!/bin/sh\n"
+        'while [ "$#" -gt 1 ]; do [ "$1" = -p ] && prompt=$2; shift; done\n'
+        'printf %s "$prompt" >&2; read -r given\n'
+        f'grep -qx "$given" {site.folder}/known || {{ echo "Sorry, try again." >&2; exit 1; }}\n'
+        f'echo "$given" >> {site.folder}/given\nexec sh -c "$1"\n'
+    )
+    (site.folder / "known").write_text("first-pw\nsecond-pw\n")
+    inventory = json.loads((site.folder / "hosts.json").read_text())
+    for host, user, password in (("spark-0", "alice", "first-pw"), ("spark-1", "bob", "second-pw")):
+        inventory["all"]["hosts"][host] |= {"ansible_user": user, "ansible_become_password": password}
+    (site.folder / "hosts.json").write_text(json.dumps(inventory))
+    done = site.run(ROLE, "-vvv", **ONE, spark_preflight_architecture=platform.machine())
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert sorted((site.folder / "given").read_text().split()) == ["first-pw", "second-pw"]
+    calls = site.calls.read_text()
+    assert all(f'User="{user}"' in calls for user in ("alice", "bob"))
+    assert "first-pw" not in output + calls
+    inventory["all"]["hosts"]["spark-1"]["ansible_become_password"] = "wrong"
+    (site.folder / "hosts.json").write_text(json.dumps(inventory))
+    refused = site.run(ROLE, **ONE, spark_preflight_architecture=platform.machine())
+    assert refused.returncode != 0
+    assert "rank 1, reach: spark-1 was not checked" in refused.stdout + refused.stderr
+
+
 def test_a_wrong_threshold_is_named(site: Site) -> None:
     done = site.run(ROLE, **ONE, spark_preflight_thresholds={"mtu": 1})
     assert done.returncode != 0

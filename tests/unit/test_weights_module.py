@@ -96,6 +96,18 @@ def test_a_second_look_hashes_and_changes_nothing(head: Rank) -> None:
     assert head.call(rehash=True)["hashed_bytes"] == first["hashed_bytes"]
 
 
+def test_check_mode_before_the_image_is_there_says_so_and_the_real_run_is_refused(head: Rank) -> None:
+    hub = {"source": "hub", "image": "lab/still-to-come:1"}
+    seen = head.call(dry=True, **hub)
+    assert seen["notes"] == [
+        f"{MODEL.repository} was not checked: lab/still-to-come:1 is not on the head; the hub is asked through the "
+        "library in it, so bring the image first"
+    ]
+    assert [w["complete"] for w in seen["weights"]] == [False]
+    with pytest.raises(WeightsError, match="bring the image first"):
+        head.call(**hub)
+
+
 def test_check_mode_reads_and_writes_no_content(head: Rank) -> None:
     fill(head.home, FILES, ref=OTHER_REVISION)
     before = tree(head.folder)

@@ -98,6 +98,14 @@ def test_check_mode_on_a_deployed_pair_changes_nothing(sparks: list[Any], verb: 
     assert [(engine(s)["State"]["StartedAt"], tree(s)) for s in sparks] == before
 
 
+def test_preflight_of_a_pair_that_serves_is_ready(verb: Callable[..., Run]) -> None:
+    """No finding at all, in one SSH execution for each host; and every fabric is found by discovery."""
+    run = verb("preflight")
+    assert (run.code, run.result["findings"]) == (0, []), run.screen
+    assert "preflight: ready" in run.screen
+    assert run.executions == {"spark-0": 1, "spark-1": 1}
+
+
 def test_status_shows_the_measured_width(verb: Callable[..., Run]) -> None:
     """Status measures, prints a table and exits with 0."""
     run = verb("status")
@@ -136,6 +144,20 @@ def test_bad_value_is_refused_before_any_connection(verb: Callable[..., Run]) ->
     for part in ("verify_tokens", "'2'", "-e", "0, 1, 3 or 7"):
         assert part in run.screen, part
     assert time.monotonic() - started < 60
+
+
+def test_flag_that_the_image_does_not_know_is_refused_while_the_pair_serves(
+    sparks: list[Any], verb: Callable[..., Run]
+) -> None:
+    """The real engine's own help is asked, and the flags of the lab are in it."""
+    before = [engine(s)["State"]["StartedAt"] for s in sparks]
+    run = verb("deploy", "-e", json.dumps({"extra_args": ["--no-such-flag", "--kv-cache-memory-bytes", "67108864"]}))
+    assert (run.code, run.result["outcome"]) == (2, "refused"), run.screen
+    assert "the image's vllm serve does not know --no-such-flag" in run.screen
+    assert "--no-such-flag, --" not in run.screen
+    assert [engine(s)["State"]["StartedAt"] for s in sparks] == before
+    check = verb("deploy", "--check", "-e", json.dumps({"extra_args": ["--seed", "1"]}))
+    assert check.code == 0, check.screen
 
 
 def test_lock_held_on_one_rank_refuses_a_deploy_and_the_pair_serves_on(

@@ -270,6 +270,22 @@ def without_ray(sparks: list[Any], tmp_path_factory: pytest.TempPathFactory) -> 
     return "lab-image/without-ray:1"
 
 
+def test_before_the_first_deploy_a_width_is_tried_on_what_the_image_comes_from(
+    verb: Callable[..., Run], without_ray: str, sparks: list[Any]
+) -> None:
+    """The derived image is nowhere yet: the head looks at its base, the worker has not even that and says so."""
+    settings = {"image": without_ray, "executor": "ray", "ray_version": "2.60.0", "ray_wheels": f"{WORK}/wheels"}
+    given = ["-e", json.dumps({**settings, "verify_tokens": 3})]
+    check = verb("deploy", "--check", *given)
+    assert check.code == 0, check.screen
+    told = re.findall(rf"overlays \S+(?:, \S+)* were not checked: image {NAME} is not on this rank", check.screen)
+    assert len(told) == 1, check.screen
+    assert layers(sparks[1], without_ray) == []
+    pins = verb("pin", *given)
+    assert pins.code == 0, pins.screen
+    assert "pinned" in pins.screen
+
+
 def test_an_image_without_ray_gets_it_on_the_head_and_the_rank_the_same_bits(
     have: Callable[..., Run], without_ray: str, sparks: list[Any]
 ) -> None:

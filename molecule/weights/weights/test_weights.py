@@ -6,7 +6,9 @@ The tests of this file build on each other in the order in which they stand.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -122,6 +124,31 @@ def test_a_cache_that_root_began_is_named_before_anything_is_copied(
     assert content(sparks[1]) == wanted
 
 
+def test_a_ref_that_names_another_commit_is_repaired(sparks: list[Any], wanted: str, verb: Callable[..., Run]) -> None:
+    """Without a byte of weights."""
+    with sparks[1].sudo():
+        sparks[1].check_output(f"printf %040d 0 > {TARGET}/refs/main")
+    assert content(sparks[1]) != wanted
+    run = verb("weights")
+    assert run.code == 0, run.screen
+    assert "copying weights" not in run.screen
+    assert content(sparks[1]) == wanted
+
+
+def test_another_snapshot_beside_the_pinned_one_is_nobodys_business(
+    sparks: list[Any], wanted: str, verb: Callable[..., Run]
+) -> None:
+    """It is neither compared nor removed."""
+    other = f"{TARGET}/snapshots/{'d' * 40}"
+    with sparks[1].sudo():
+        sparks[1].check_output(f"install -d -o spark -g spark {other} && echo '{{' > {other}/config.json")
+    run = verb("weights")
+    assert (run.code, run.result["changed"]) == (0, False), run.screen
+    with sparks[1].sudo():
+        sparks[1].check_output(f"test -f {other}/config.json && rm -r {other}")
+    assert content(sparks[1]) == wanted
+
+
 def test_a_branch_as_revision_is_refused_without_a_connection(verb: Callable[..., Run]) -> None:
     """The plan refuses it by name."""
     run = verb("weights", "-e", "model_revision=main")
@@ -161,3 +188,81 @@ def test_the_engine_images_own_library_downloads_from_a_stand_in_hub(
             # The library's own marks in hub/ go with the model.
             spark.check_output(f"rm -rf {folder} {HUB}/.locks {HUB}/CACHEDIR.TAG")
     assert [content(spark) for spark in sparks] == [wanted, wanted]
+
+
+BIG = f"{HUB}/models--sparkpair-lab--big"
+BIG_REVISION = "e" * 40
+COPY_PORT = 29531
+
+
+@pytest.fixture(scope="module")
+def big(sparks: list[Any]) -> Iterator[list[str]]:
+    """Arguments for a model of 600 MB that lies on the head only."""
+    snapshot = f"{BIG}/snapshots/{BIG_REVISION}"
+    sparks[0].check_output(
+        f"mkdir -p {snapshot} && echo '{{}}' > {snapshot}/config.json && "
+        f"head -c 600000000 /dev/urandom > {snapshot}/model.safetensors"
+    )
+    settings = {
+        "spec_method": "none",
+        "model": "sparkpair-lab/big",
+        "model_revision": BIG_REVISION,
+        "spark_weights_port": COPY_PORT,
+    }
+    yield ["-e", json.dumps(settings)]
+    for spark in sparks:
+        with spark.sudo():
+            spark.check_output(f"rm -rf {BIG} /opt/sparkpair/weights/models--sparkpair-lab--big")
+
+
+def test_a_rank_without_room_is_named_before_anything_is_copied(
+    big: list[str], sparks: list[Any], verb: Callable[..., Run]
+) -> None:
+    """The worker's cache is a small file system; the message has both sizes."""
+    small = "/run/lab-small"
+    home = f"{{{{ '{small}' if spark_rank == 1 else '{HUB.removesuffix('/hub')}' }}}}"
+    with sparks[1].sudo():
+        sparks[1].check_output(
+            f"mkdir -p {small} && mount -t tmpfs -o size=100m lab-small {small} && chown spark: {small}"
+        )
+    try:
+        run = verb("weights", *big, "-e", json.dumps({"spark_hf_home": home}))
+        assert run.code != 0
+        assert "of weights are to come" in run.screen
+        with sparks[1].sudo():
+            assert sparks[1].check_output(f"find {small} -type f") == ""
+    finally:
+        with sparks[1].sudo():
+            sparks[1].check_output(f"umount {small} && rmdir {small}")
+
+
+def test_a_copy_that_breaks_is_continued_where_it_stopped(
+    big: list[str], sparks: list[Any], verb: Callable[..., Run]
+) -> None:
+    """The connection dies on the way; what arrived stays, and nothing stands in the snapshot before it is whole."""
+    worker = sparks[1]
+    rule = f"OUTPUT -p tcp --dport {COPY_PORT} -m comment --comment scenario-weights -j REJECT --reject-with tcp-reset"
+    results: list[Run] = []
+    thread = threading.Thread(target=lambda: results.append(verb("weights", *big)))
+    thread.start()
+    cut = False
+    while thread.is_alive() and not cut:
+        with worker.sudo():
+            cut = worker.run(f"find {BIG}/.sparkpair -size +1M | grep -q .").rc == 0
+        time.sleep(0.05)
+    with worker.sudo():
+        worker.check_output(f"iptables -I {rule}")
+    thread.join()
+    with worker.sudo():
+        worker.check_output(f"iptables -D {rule}")
+        part = int(worker.check_output(f"find {BIG}/.sparkpair -type f -printf '%s\\n' | sort -n | tail -n 1"))
+        assert worker.run(f"test -e {BIG}/snapshots/{BIG_REVISION}/model.safetensors").rc != 0
+    assert cut
+    assert results[0].code != 0
+    assert "does not arrive" in results[0].screen
+    assert 0 < part <= 600_000_000
+    run = verb("weights", *big)
+    assert run.code == 0, run.screen
+    sums = [s.check_output(f"sha256sum {BIG}/snapshots/{BIG_REVISION}/*") for s in sparks]
+    assert sums[0] == sums[1]
+    assert not worker.file(f"{BIG}/.sparkpair").exists

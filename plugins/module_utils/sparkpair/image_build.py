@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from .images import ImageError, Wanted, tag
+from .noting import Note, unnoted
 from .runner import Completed, Runner
 
 REQUIREMENTS = "requirements.txt"
@@ -92,6 +93,7 @@ def build(
     wheels: str,
     timeout: float,
     *,
+    note: Note = unnoted,
     build_runner: FileRunner = run_with_file,
 ) -> None:
     """Build ``wanted.reference`` from the image ``wanted.source``.
@@ -102,6 +104,7 @@ def build(
         files: build files by name, with ``Dockerfile`` and ``requirements.txt``.
         wheels: folder on this host with the wheels, and then no network is used; empty for the package index.
         timeout: seconds that the build may take.
+        note: is told that it builds.
         build_runner: runs ``docker build`` with the context as its input; replaced in tests.
 
     Raises ImageError with the last lines of the build.
@@ -120,6 +123,7 @@ def build(
     try:
         with tempfile.TemporaryFile() as context:
             _context(files, chosen, context)
+            note(f"build {wanted.reference} with Ray {wanted.ray}")
             done = build_runner([*argv, "-"], context, timeout)
     finally:
         runner(["docker", "rmi", "--no-prune", base], timeout=60)

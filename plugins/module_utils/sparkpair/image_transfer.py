@@ -7,13 +7,14 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from . import image_stream as stream
 from .image_stream import Route
 from .images import ImageError, inspect, layers_held, layers_of
+from .noting import Note, unnoted
 from .preflight_host import version
 from .runner import Runner
 
@@ -37,16 +38,17 @@ class Moved:
 
 
 class _Frames:
-    """A writable file that sends what it gets as frames."""
+    """A writable file that sends what it gets as frames; ``tell`` gets the bytes so far."""
 
-    def __init__(self, channel: stream.Channel) -> None:
-        self._channel = channel
+    def __init__(self, channel: stream.Channel, tell: Callable[[int], None]) -> None:
+        self._channel, self._tell = channel, tell
         self.count = 0
 
     def write(self, data: bytes) -> int:
         for at in range(0, len(data), stream.BLOCK):
             self._channel.send(stream.DATA, bytes(data[at : at + stream.BLOCK]))
         self.count += len(data)
+        self._tell(self.count)
         return len(data)
 
 
@@ -60,8 +62,8 @@ def save_command(runner: Runner, reference: str, data: Mapping[str, Any]) -> lis
     return ["docker", "save", reference]
 
 
-def send(runner: Runner, reference: str, route: Route, ranks: int) -> list[Moved]:
-    """Serve ``reference`` to ``ranks`` other ranks, one after the other.
+def send(runner: Runner, reference: str, route: Route, ranks: int, note: Note = unnoted) -> list[Moved]:
+    """Serve ``reference`` to ``ranks`` other ranks, one after the other; ``note`` gets the bytes that were sent.
 
     Listens on the fabric address only, and only until every rank was served or nobody came for ``wait`` seconds. A peer
     that does not know the secret is sent away and costs nothing else. Raises ImageError.
@@ -70,6 +72,8 @@ def send(runner: Runner, reference: str, route: Route, ranks: int) -> list[Moved
     if not data:
         raise ImageError(f"{reference} is not on the head, so it cannot be sent")
     argv = save_command(runner, reference, data)
+    # Of containerd's store the archive is compressed, and the size that Docker states is not.
+    size = 0 if keeps_blobs(runner) else int(data.get("Size") or 0)
     moved: list[Moved] = []
     problems: list[str] = []
     try:
@@ -96,7 +100,8 @@ def send(runner: Runner, reference: str, route: Route, ranks: int) -> list[Moved
                 except (stream.StreamError, OSError):
                     continue
                 try:
-                    moved.append(_serve(channel, str(peer[0]), argv, layers_of(data)))
+                    tell = _Telling(note, f"send {reference} to {peer[0]}", size)
+                    moved.append(_serve(channel, str(peer[0]), argv, layers_of(data), tell))
                 except (stream.StreamError, ImageError) as error:
                     problems.append(f"to {peer[0]}: {error}")
                 deadline = time.monotonic() + route.wait
@@ -105,7 +110,19 @@ def send(runner: Runner, reference: str, route: Route, ranks: int) -> list[Moved
     return moved
 
 
-def _serve(channel: stream.Channel, peer: str, argv: Sequence[str], layers: Sequence[str]) -> Moved:
+@dataclass
+class _Telling:
+    """Notes the bytes of one transfer; ``size`` is how many there will be, 0 when that is not known."""
+
+    note: Note
+    doing: str
+    size: int
+
+    def __call__(self, count: int) -> None:
+        self.note(self.doing, count, self.size, "bytes")
+
+
+def _serve(channel: stream.Channel, peer: str, argv: Sequence[str], layers: Sequence[str], tell: _Telling) -> Moved:
     began = time.monotonic()
     # The receiver is told the layers first, and answers how many of the lowest ones it holds.
     channel.send(stream.DATA, json.dumps({"layers": list(layers)}).encode())
@@ -113,7 +130,11 @@ def _serve(channel: stream.Channel, peer: str, argv: Sequence[str], layers: Sequ
     asked = json.loads(answer) if kind == stream.DATA else {"held": 0}
     count = min(int(asked["held"]), len(layers))
     skip = sorted(set(layers[:count]) - set(layers[count:]))
-    sink, left_out = _Frames(channel), 0
+    if skip:
+        tell.size = 0
+    # Docker prepares the archive before its first byte comes.
+    tell(0)
+    sink, left_out = _Frames(channel, tell), 0
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
         try:
@@ -151,8 +172,18 @@ def keeps_blobs(runner: Runner) -> bool:
     return "io.containerd.snapshotter" in done.out
 
 
-def receive(runner: Runner, reference: str, route: Route, *, load: Sequence[str] = ("docker", "load", "-q")) -> Moved:
-    """Receive ``reference`` from the head and load it. Raises ImageError; an image is there whole or not at all."""
+def receive(
+    runner: Runner,
+    reference: str,
+    route: Route,
+    note: Note = unnoted,
+    *,
+    load: Sequence[str] = ("docker", "load", "-q"),
+) -> Moved:
+    """Receive ``reference`` from the head and load it. Raises ImageError; an image is there whole or not at all.
+
+    ``note`` is told once all has come: the sender counts the bytes, and Docker unpacks most of them afterwards.
+    """
     began = time.monotonic()
     try:
         connection, channel = stream.connect(route)
@@ -163,7 +194,7 @@ def receive(runner: Runner, reference: str, route: Route, *, load: Sequence[str]
             layers = [str(layer) for layer in json.loads(channel.receive()[1])["layers"]]
             held = 0 if keeps_blobs(runner) else layers_held(runner, layers)
             channel.send(stream.DATA, json.dumps({"held": held}).encode())
-            size, problem = _load(channel, load)
+            size, problem = _load(channel, load, lambda: note(f"unpack {reference}"))
             if not problem and not inspect(runner, reference):
                 problem = f"docker load ended well, but {reference} is not there"
             channel.tell({"problem": problem})
@@ -174,7 +205,7 @@ def receive(runner: Runner, reference: str, route: Route, *, load: Sequence[str]
     return Moved(route.address, size, round(time.monotonic() - began, 1), len(layers), held)
 
 
-def _load(channel: stream.Channel, argv: Sequence[str]) -> tuple[int, str]:
+def _load(channel: stream.Channel, argv: Sequence[str], arrived: Callable[[], None]) -> tuple[int, str]:
     """Feed ``docker load`` until the end frame; returns bytes and what went wrong ("" when nothing did).
 
     When the stream breaks, the command is ended before its input, so that it never sees a shortened archive as whole.
@@ -196,6 +227,7 @@ def _load(channel: stream.Channel, argv: Sequence[str]) -> tuple[int, str]:
             process.kill()
             process.wait()
             raise
+        arrived()
         try:
             process.stdin.close()
         except OSError:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .runner import Completed, Runner
+from .noting import Note, unnoted
+from .runner import Completed, LineRunner, Runner, follow
 
 LABEL_INPUTS = "sparkpair.image.inputs"
 """Label of an image that was built here: the hash of everything that it was made of."""
@@ -27,6 +28,8 @@ try:
 except ImportError:
     print({MARK!r} + json.dumps(None))
 """
+HERE = ("Already exists", "Download complete", "Pull complete")
+"""What ``docker pull`` says of a layer that is on this host."""
 NO_SPACE = "no space left on device"
 
 
@@ -161,8 +164,32 @@ def registry_of(reference: str) -> str:
     return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
 
 
-def pull(runner: Runner, reference: str, login: Login | None, timeout: float) -> None:
-    """Pull one image. Raises ImageError.
+class _Layers:
+    """Counts layers in what ``docker pull`` prints: ``<id>: Pulling fs layer``, then what becomes of it."""
+
+    def __init__(self, reference: str, note: Note) -> None:
+        self._doing, self._note = f"pull {reference}", note
+        self._known, self._here = set[str](), set[str]()
+
+    def __call__(self, line: str) -> None:
+        identity, _, state = line.partition(": ")
+        if state in HERE:
+            self._here.add(identity)
+        if state in HERE or state == "Pulling fs layer":
+            self._known.add(identity)
+            self._note(self._doing, len(self._here), len(self._known), "layers")
+
+
+def pull(
+    runner: Runner,
+    reference: str,
+    login: Login | None,
+    timeout: float,
+    *,
+    note: Note = unnoted,
+    follower: LineRunner = follow,
+) -> None:
+    """Pull one image; ``note`` gets how many of its layers are here. Raises ImageError.
 
     A login lives in a configuration of its own, in a directory that only root can read and that is removed afterwards:
     nothing of it stays on the rank, in an argument or in a log.
@@ -180,7 +207,8 @@ def pull(runner: Runner, reference: str, login: Login | None, timeout: float) ->
                     f"the login of {login.user} to {registry} was refused: {done.why()}; "
                     "correct registry_user or the content of registry_password_file"
                 )
-        done = runner([*base, "pull", "--quiet", reference], timeout=timeout)
+        note(f"pull {reference}")
+        done = follower([*base, "pull", reference], _Layers(reference, note), timeout=timeout)
     finally:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)

@@ -144,6 +144,17 @@ def outlook(states: Mapping[int, Mapping[str, Any] | None]) -> str:
     return f"the engine is started anew; {len(earlier)} earlier start(s) took {middle:.0f} s (median) until it served"
 
 
+def untried(plan: Mapping[str, Any], accepted: Mapping[str, Any] | None) -> bool:
+    """Whether the plan has an image or an engine flag that the accepted release (None: there is none) has not."""
+    if accepted is None or plan["image"] != accepted["image"]:
+        return True
+    new, known = (
+        {a.partition("=")[0] for rank in one["ranks"] for a in rank["arguments"] if a.startswith("--")}
+        for one in (plan, accepted)
+    )
+    return not new <= known
+
+
 def named(plan: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
     """A release's plan with the inventory's host names, which are no part of a release."""
     ranks = [{**rank, "host": names[int(rank["rank"])]} for rank in plan["ranks"]]

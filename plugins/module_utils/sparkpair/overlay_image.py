@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .overlay import Found, ImageError
+from .runner import last_word
 
 # A Python source of an engine is some hundred kilobytes at most; a directory that stands in its place may be large.
 SIZE_LIMIT = 8 * 1024 * 1024
@@ -59,8 +60,7 @@ class Output:
 
     def why(self) -> str:
         """The last line that explains a failure."""
-        rows = [row for row in self.err.splitlines() if row.strip()]
-        return rows[-1].strip() if rows else f"exit code {self.rc}"
+        return last_word(self.err) or f"exit code {self.rc}"
 
 
 class BinaryRunner(Protocol):
@@ -100,6 +100,17 @@ def run_binary(argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 60.0
             return Output(124, b"", f"{argv[0]}: no answer within {timeout:.0f} s")
         err.seek(0)
         return Output(process.returncode, out[:SIZE_LIMIT], err.read()[-20000:].decode(errors="replace"), cut)
+
+
+def held(run: BinaryRunner, docker: str, names: Sequence[str]) -> str:
+    """The first of ``names`` that this engine has an image of; "" for none. Raises ImageError without an answer."""
+    for name in names:
+        seen = run([docker, "image", "inspect", name])
+        if not seen.rc:
+            return name
+        if "no such image" not in seen.err.lower():
+            raise ImageError(seen.why())
+    return ""
 
 
 class Image:

@@ -10,8 +10,8 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from . import overlay_store
-from .overlay import ALREADY, APPLIED, Look, Overlay, OverlayError, Result, resolve, sha256, survey
-from .overlay_image import BinaryRunner, Image, prove_live, run_binary, unpack
+from .overlay import ALREADY, APPLIED, ImageError, Look, Overlay, OverlayError, Result, resolve, sha256, survey
+from .overlay_image import BinaryRunner, Image, held, prove_live, run_binary, unpack
 
 
 def spark_overlay() -> None:
@@ -19,6 +19,7 @@ def spark_overlay() -> None:
     module = AnsibleModule(
         argument_spec={
             "image": {"type": "str"},
+            "source": {"type": "str", "default": ""},
             "package_root": {"type": "path"},
             "overlays": {"type": "list", "elements": "dict", "default": []},
             "destination": {"type": "path"},
@@ -57,8 +58,23 @@ def spark_overlay() -> None:
     module.exit_json(**result)
 
 
-def _image(params: Mapping[str, Any], run: BinaryRunner) -> Image:
-    return Image(params["image"], params["package_root"], docker=params["docker_cli"], python=params["python"], run=run)
+def _image(params: Mapping[str, Any], run: BinaryRunner, name: str) -> Image:
+    return Image(name, params["package_root"], docker=params["docker_cli"], python=params["python"], run=run)
+
+
+def _held(params: Mapping[str, Any], run: BinaryRunner) -> tuple[str, str]:
+    """The name under which the image is here ("" for none), and the words for that it is not.
+
+    Before the first deploy an image that gets a name of ours lies here under its source's name only. The files that
+    overlays edit are the same in both: what is added is Ray.
+    """
+    names = [params["image"], *([params["source"]] if params["source"] not in ("", params["image"]) else [])]
+    try:
+        name = held(run, params["docker_cli"], names)
+    except ImageError as error:
+        raise OverlayError([f"image {params['image']} cannot be read: {error}"]) from error
+    more = f", nor is {names[1]}, which it comes from" if names[1:] else ""
+    return name, f"image {names[0]} is not on this rank{more}"
 
 
 def _overlays(params: Mapping[str, Any]) -> list[Overlay]:
@@ -68,7 +84,8 @@ def _overlays(params: Mapping[str, Any]) -> list[Overlay]:
 def put(params: Mapping[str, Any], run: BinaryRunner, *, check: bool, diff: bool) -> dict[str, Any]:
     """Resolve all overlays and write the results below ``destination``. Raises OverlayError and OSError.
 
-    Returns ``changed``, ``overlays`` (an entry for each target) and ``mounts`` (those that the container needs).
+    Returns ``changed``, ``overlays`` (an entry for each target), ``mounts`` (those that the container needs), and
+    ``unchecked``: what check mode could not look at, because the image is still to come ("" when it could).
     """
     destination = Path(params["destination"])
     overlays = _overlays(params)
@@ -76,7 +93,13 @@ def put(params: Mapping[str, Any], run: BinaryRunner, *, check: bool, diff: bool
     if overlays:
         if not params["image"] or not params["package_root"]:
             raise OverlayError(["overlays need image and package_root"])
-        image = _image(params, run)
+        name = params["image"]
+        if check:
+            name, absent = _held(params, run)
+            if not name:
+                told = f"overlays {', '.join(o.name for o in overlays)} were not checked: {absent}"
+                return {"changed": True, "overlays": [], "mounts": [], "unchecked": told}
+        image = _image(params, run, name)
         results = resolve(overlays, image.name, image.read, image.judge)
     files = {f"{r.overlay}/{r.path}": r.after for r in results if r.state == APPLIED}
     changed = not overlay_store.same(destination, files)
@@ -85,6 +108,7 @@ def put(params: Mapping[str, Any], run: BinaryRunner, *, check: bool, diff: bool
         "changed": changed,
         "overlays": entries,
         "mounts": [e for e in entries if e["state"] == APPLIED],
+        "unchecked": "",
     }
     if diff and changed:
         result["diff"] = [
@@ -119,7 +143,10 @@ def _entry(result: Result, package_root: str, destination: Path) -> dict[str, An
 
 def look(params: Mapping[str, Any], run: BinaryRunner) -> dict[str, Any]:
     """Survey an image: what it has, which diffs apply, what the self-checks say, and what may be pinned."""
-    image, overlays = _image(params, run), _overlays(params)
+    name, absent = _held(params, run)
+    if not name:
+        raise OverlayError([f"{absent}, so nothing can be read; playbooks/weights.yml brings it, or docker pull"])
+    image, overlays = _image(params, run, name), _overlays(params)
     looks = survey(overlays, image.name, params["engine"], image.read, image.judge)
     proofs = [p for o in overlays if (p := _try_selfcheck(image, o, [k for k in looks if k.overlay == o.name]))]
     proved = {p["overlay"] for p in proofs if p["ok"]}

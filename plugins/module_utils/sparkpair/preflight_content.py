@@ -67,6 +67,9 @@ def disk(ctx: Context) -> Iterator[Finding]:
         containerd = "io.containerd.snapshotter" in str(info.get("DriverStatus") or "")
         store = "/var/lib/containerd" if containerd else str(info.get("DockerRootDir") or "/var/lib/docker")
         needs.append((store, "the image", ctx.thresholds.image_bytes))
+        if not containerd and ctx.setting("image_transfer") == "stream":
+            # Docker's older store keeps the whole archive while it saves or loads one.
+            needs.append((store, "its archive while it is sent", ctx.thresholds.image_bytes))
     for model in models(ctx):
         if model.repository:
             lacking = max(0, model.need - stored_bytes(ctx.host.path(model.repository)))

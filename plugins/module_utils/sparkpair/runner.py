@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,8 +25,14 @@ class Completed:
 
     def why(self) -> str:
         """The last line of output that explains a failure, or the exit code when there is none."""
-        lines = [line for line in (self.err or self.out).splitlines() if line.strip()]
-        return lines[-1].strip() if lines else f"exit code {self.rc}"
+        return last_word(self.err or self.out) or f"exit code {self.rc}"
+
+
+def last_word(text: str) -> str:
+    """The last line that says something; "" when none does. Docker ends errors of ``run`` with a hint at its help."""
+    lines = [line.strip() for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith(("See 'docker ", "Run 'docker "))]
+    return said[-1] if said else ""
 
 
 class Runner(Protocol):
@@ -32,6 +40,43 @@ class Runner(Protocol):
 
     def __call__(self, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> Completed:
         """Run and wait."""
+
+
+class LineRunner(Protocol):
+    """As Runner, and hands each line of output on as it comes."""
+
+    def __call__(self, argv: Sequence[str], each: Callable[[str], None], *, timeout: float) -> Completed:
+        """Run and wait."""
+
+
+def follow(argv: Sequence[str], each: Callable[[str], None], *, timeout: float) -> Completed:
+    """Run ``argv`` without input; ``each`` gets every line of output as it comes. Exit codes as with ``run``."""
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"
+            )
+        except FileNotFoundError as error:
+            return Completed(127, "", f"{argv[0]}: {error.strerror}")
+        late = threading.Event()
+
+        def expire() -> None:
+            late.set()
+            process.kill()
+
+        timer, lines = threading.Timer(timeout, expire), list[str]()
+        timer.start()
+        try:
+            with process:
+                for line in process.stdout or ():
+                    lines.append(line)
+                    each(line.rstrip())
+        finally:
+            timer.cancel()
+        if late.is_set():
+            return Completed(124, "", f"{argv[0]}: no answer within {timeout:.0f} s")
+        errors.seek(0)
+        return Completed(process.returncode, "".join(lines), errors.read().decode(errors="replace"))
 
 
 def run(argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> Completed:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .live import Verdict
+from .memory import gib
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
@@ -13,6 +14,29 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     cells = [[str(c) for c in header], *[["-" if c is None else str(c) for c in row] for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def noted(host: str, note: Mapping[str, Any]) -> str:
+    """A line about work on an image, as ``image_job.look`` gives it: layers or bytes, rate, and time left or spent."""
+    done, of, rate = note["done"], note["of"], note["rate"]
+    parts = [f"{host}: {note['doing']}"]
+    if note["unit"] == "layers":
+        parts.append(f"{done} of {of} layers")
+    elif note["unit"] == "bytes":
+        parts.append(f"{gib(done)} of {gib(of)}" if of else gib(done))
+        if rate:
+            parts.append(f"{gib(rate)}/s")
+    # The size that Docker states is not quite that of its archive.
+    left = (of - done) / rate if note["unit"] == "bytes" and rate else 0
+    parts.append(f"{duration(left)} left" if left > 0 else f"since {duration(note['seconds'])}")
+    return ", ".join(parts)
 
 
 def short_image(image: str | None) -> str | None:

@@ -22,6 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from .apart import apart
 from .weights import PARTIAL, Cache, Entry, Hashes, Manifest, Model, Survey, WeightsError, drop_from_memory
 from .weights_cache import Clock, Owner
 
@@ -128,20 +129,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def serve_apart(server: Server) -> None:
     """Let a process of its own serve, which outlives this one; the caller keeps no end of it."""
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()
-            if os.fork() == 0:
-                os.chdir("/")
-                null = os.open(os.devnull, os.O_RDWR)
-                for handle in (0, 1, 2):
-                    os.dup2(null, handle)
-                server.serve()
-        finally:
-            # Nothing of the parent may run here: neither its exit handlers nor its removal of temporary files.
-            os._exit(0)
-    os.waitpid(child, 0)
+    apart(server.serve)
     server.server_close()
 
 

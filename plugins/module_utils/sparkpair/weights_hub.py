@@ -22,6 +22,10 @@ INSIDE = "/huggingface"
 TOKEN_INSIDE = "/run/sparkpair-token"  # noqa: S105 - a path
 
 
+class NoImageError(WeightsError):
+    """The image through which the hub is asked is not on this rank."""
+
+
 @dataclass(frozen=True)
 class Hub:
     """How to reach the hub: the image with the library, the script that uses it, variables, and a token or ""."""
@@ -43,7 +47,7 @@ class Hub:
                 timeout=LIST_SECONDS,
             )
         if not done.ok:
-            raise WeightsError(self._why(model, done.out, done.why()))
+            raise self._error(model, done.out, done.why())
         found = [
             json.loads(line.removeprefix(MARK_FILE)) for line in done.out.splitlines() if line.startswith(MARK_FILE)
         ]
@@ -74,7 +78,7 @@ class Hub:
         logs = self.run(["docker", "logs", "--tail", "20", name], timeout=60)
         self.stop(model)
         if state is None or state[1] != "0":
-            raise WeightsError(self._why(model, logs.out, logs.why()))
+            raise self._error(model, logs.out, logs.why())
         return True
 
     @property
@@ -120,7 +124,7 @@ class Hub:
             )
         if not done.ok:
             self.stop(model)
-            raise WeightsError(self._why(model, "", done.why()))
+            raise self._error(model, "", done.why())
 
     def _common(self, options: Sequence[str]) -> Sequence[str]:
         # The image may be told to stay offline, and has no home for a user that it does not know.
@@ -159,10 +163,12 @@ class Hub:
         finally:
             Path(variables).unlink()
 
-    def _why(self, model: Model, out: str, why: str) -> str:
+    def _error(self, model: Model, out: str, why: str) -> WeightsError:
         told = [line.removeprefix(MARK_ERROR) for line in out.splitlines() if line.startswith(MARK_ERROR)]
         if not told and "No such image" in why:
-            return (
+            return NoImageError(
                 f"{self.image} is not on the head; the hub is asked through the library in it, so bring the image first"
             )
-        return f"the hub does not give {model.repository} at {model.revision}: {told[-1] if told else why}"
+        return WeightsError(
+            f"the hub does not give {model.repository} at {model.revision}: {told[-1] if told else why}"
+        )

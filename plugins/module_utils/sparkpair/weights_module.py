@@ -23,7 +23,7 @@ from .weights_cache import (
     stored_bytes,
 )
 from .weights_copy import Bringing, Folder, Remote, Server, Source, clear, lacking_bytes, servable, serve_apart
-from .weights_hub import Hub
+from .weights_hub import Hub, NoImageError
 
 SHOWN_FILES = 3
 HARD = 3
@@ -119,6 +119,10 @@ class Rank:
                 return self.hub.list(model, exclude), {}
             except WeightsError as error:
                 if not self.cache.snapshot(model).is_dir():
+                    if self.dry and isinstance(error, NoImageError):
+                        # A deploy brings the image before it asks.
+                        self.warnings.append(f"{model.repository} was not checked: {error}")
+                        return None, {}
                     raise
                 self.hub_failed = True
                 self.warnings.append(f"{error}; the head's own files are taken as right")

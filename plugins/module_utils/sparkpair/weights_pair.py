@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .memory import gib
-from .screen import table
+from .screen import duration, table
 
 
 @dataclass(frozen=True)
@@ -108,18 +108,12 @@ class Progress:
             return f"{self.name}: {self.doing}, {gib(left)}"
         done, seconds = self.total - left, now - self.begun
         rate = done / seconds if seconds > 0 else 0.0
-        rest = f", {_duration(left / rate)} left" if rate and left else ""
+        rest = f", {duration(left / rate)} left" if rate and left else ""
         return f"{self.name}: {self.doing}, {gib(done)} of {gib(self.total)}, {gib(rate)}/s{rest}"
 
     def ended(self, received: int, seconds: float) -> str:
         """Line for the end: how much it was, in bytes, and how long it took."""
-        return f"{self.name}: {self.doing}, done: {gib(received or self.total)} in {_duration(seconds)}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+        return f"{self.name}: {self.doing}, done: {gib(received or self.total)} in {duration(seconds)}"
 
 
 def latest(names: Sequence[str], variables: Mapping[str, Any]) -> Mapping[str, Any]:
