@@ -26,7 +26,8 @@ class ActionModule(ActionBase):
         missing = [str(problem) for problem in left_out(task_vars or {})] if args["state"] != "shown" else []
         if missing:
             said = "\n".join(["half a pair is neither locked nor released; nothing was touched:", *missing])
-            return result | {"failed": True, "msg": said, "sparkpair_report": {"outcome": "refused", "messages": missing}}
+            fragment = {"outcome": "refused", "messages": missing}
+            return result | {"failed": True, "msg": said, "sparkpair_report": fragment}
         note = {key: args.get(key) or "" for key in NOTED}
         wanted = {key: args[key] for key in PASSED if args.get(key) is not None}
         wanted["note"] = {**note, "who": getpass.getuser(), "controller": socket.gethostname()}
