@@ -52,10 +52,12 @@ plays: $(STAMP)  ## roles in real ansible-playbook runs, without containers
 sources: $(OVERLAYS)  ## overlays against the real sources of every vLLM release
 	pytest -q tests/overlays
 
+# Reset, since molecule skips "prepare" where an earlier run was broken off, and the pair would not be clean.
 molecule: lab-up  ## scenarios on the local pair, with the real engine
 	@rm -f .cache/failed.txt
 	@for scenario in $(SCENARIOS); do \
 		echo "molecule test -s $$scenario"; \
+		molecule reset -s $$scenario >/dev/null 2>&1; \
 		molecule test -s $$scenario || { tail -n 200 .cache/failed.txt; echo "scenario $$scenario failed"; exit 1; }; \
 	done
 
