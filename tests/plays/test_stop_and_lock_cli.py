@@ -121,6 +121,13 @@ def test_stop_stops_both_ranks_and_leaves_no_lock(site: Site) -> None:
     assert site.running == site.locked == [False, False]
 
 
+def test_a_second_stop_changes_nothing(site: Site) -> None:
+    assert "changed=1 " in site.run("stop").stdout
+    again = site.run("stop")
+    assert again.returncode == 0, again.stdout
+    assert again.stdout.count("changed=0 ") == 2
+
+
 def test_stop_is_refused_while_another_run_holds_the_lock(site: Site) -> None:
     site.lock(0, 1)
     done = site.run("stop")
@@ -170,7 +177,9 @@ def test_half_a_pair_is_not_released_but_shown(site: Site) -> None:
     shown = site.run("lock", "--limit", "spark-0")
     assert shown.returncode == 0
     assert "by eve on laptop" in shown.stdout
-    assert site.run("lock", *reason).returncode == 0
+    released = site.run("lock", *reason)
+    assert released.returncode == 0
+    assert released.stdout.count("changed=1 ") == 2
     assert site.locked == [False, False]
 
 
