@@ -18,9 +18,9 @@ from sparkpair.plan import build_plan
 
 from tests.fakeengine import FakeEngine, image
 from tests.planning import OVERLAYS, host_variables, rank, resolved
+from tests.sshhere import configure, program
 from tests.unit.test_image_transfer import free_port
 
-ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 PIN = "registry.example/engine@sha256:" + "9" * 64
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
@@ -38,24 +38,18 @@ class Pair:
             engine.program()
             engine.put(info={"ServerVersion": "27.0"})
             for name in ("sync", "sysctl"):
-                self.program(engine.folder / "bin" / name, f'echo "{name} $*" >> {engine.folder}/system')
-            self.program(
+                program(engine.folder / "bin" / name, f'echo "{name} $*" >> {engine.folder}/system')
+            program(
                 engine.folder / "ssh",
                 f"echo x >> {folder}/ssh-{n}\nexport PATH={engine.folder}/bin:$PATH\n"
                 'for last; do :; done\nexec sh -c "$last"',
             )
-        self.program(
+        program(
             folder / "ssh",
             f'case "$*" in *192.0.2.1*) exec {folder}/spark-0/ssh "$@";; esac\nexec {folder}/spark-1/ssh "$@"',
         )
-        self.program(folder / "sudo", 'for last; do :; done\nexec sh -c "$last"')
-        (folder / "ansible.cfg").write_text(
-            "[defaults]\n"
-            f"roles_path = {ROOT}/roles\naction_plugins = {ROOT}/plugins/action\nlibrary = {ROOT}/plugins/modules\n"
-            f"module_utils = {ROOT}/plugins/module_utils\nlocal_tmp = {folder}/tmp\n"
-            "[connection]\npipelining = true\n"
-            f"[ssh_connection]\nssh_executable = {folder}/ssh\nssh_args =\nretries = 0\n"
-        )
+        program(folder / "sudo", 'for last; do :; done\nexec sh -c "$last"')
+        configure(folder)
         hosts = {
             f"spark-{n}": {
                 "ansible_host": f"192.0.2.{n + 1}",
@@ -67,11 +61,6 @@ class Pair:
         }
         (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
         self.port = free_port()
-
-    @staticmethod
-    def program(path: Path, text: str) -> None:
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
 
     @staticmethod
     def plan(**values: Any) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sshhere import configure, program
+
 ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 CONTAINER = {
@@ -24,8 +26,7 @@ CONTAINER = {
     "Config": {"Image": "i", "Labels": {"sparkpair.release": "a" * 12}},
     "State": {"Status": "running", "Running": True, "ExitCode": 0, "StartedAt": "2026-01-01T00:00:00Z"},
 }
-DOCKER = """#!/bin/sh
-cd {folder}
+DOCKER = """cd {folder}
 case "$1" in
 ps) [ ! -e running ] || echo c ;;
 inspect) cat container.json ;;
@@ -46,7 +47,7 @@ class Site:
             (spark / "bin").mkdir(parents=True)
             (spark / "running").touch()
             (spark / "container.json").write_text(json.dumps([CONTAINER]))
-            self._program(spark / "bin" / "docker", DOCKER.format(folder=spark))
+            program(spark / "bin" / "docker", DOCKER.format(folder=spark))
             (spark / "bin" / "sudo").symlink_to(folder / "sudo")
             hosts[f"spark-{rank}"] = {
                 "ansible_host": f"192.0.2.{rank + 1}",
@@ -58,26 +59,15 @@ class Site:
                 "spark_stop_root": str(spark / "root"),
                 "spark_status_root": str(spark / "root"),
             }
-        self._program(folder / "sudo", '#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+        program(folder / "sudo", 'for last; do :; done\nexec sh -c "$last"\n')
         # An unreachable host is one whose folder holds the file "off".
-        self._program(
+        program(
             folder / "ssh",
-            f'#!/bin/sh\ncase "$*" in *192.0.2.1*) n=0;; *) n=1;; esac\n[ ! -e {folder}/spark-$n/off ] || exit 255\n'
+            f'case "$*" in *192.0.2.1*) n=0;; *) n=1;; esac\n[ ! -e {folder}/spark-$n/off ] || exit 255\n'
             f'for last; do :; done\nPATH={folder}/spark-$n/bin:$PATH exec sh -c "$last"\n',
         )
-        (folder / "ansible.cfg").write_text(
-            "[defaults]\n"
-            f"roles_path = {ROOT}/roles\naction_plugins = {ROOT}/plugins/action\nlibrary = {ROOT}/plugins/modules\n"
-            f"module_utils = {ROOT}/plugins/module_utils\nlocal_tmp = {folder}/tmp\n"
-            "[connection]\npipelining = true\n"
-            f"[ssh_connection]\nssh_executable = {folder}/ssh\nssh_args =\nretries = 0\n"
-        )
+        configure(folder)
         (folder / "hosts.json").write_text(json.dumps({"all": {"children": {"sparks": {"hosts": hosts}}}}))
-
-    @staticmethod
-    def _program(path: Path, text: str) -> None:
-        path.write_text(text)
-        path.chmod(0o755)
 
     def run(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a verb."""

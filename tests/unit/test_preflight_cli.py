@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.planning import host_variables, plan
+from tests.sshhere import configure
 
-ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 ROLE = [
     {"ansible.builtin.include_role": {"name": "spark_preflight"}},
@@ -31,13 +31,7 @@ class Site:
         self.program("ssh", f'echo x >> {self.calls}\ncase "$*" in *"{dead or "nowhere"}"*) exit 255;; esac')
         # Ansible hands sudo its flags and the command as one shell word at the end.
         self.program("sudo", "")
-        (folder / "ansible.cfg").write_text(
-            "[defaults]\n"
-            f"roles_path = {ROOT}/roles\naction_plugins = {ROOT}/plugins/action\nlibrary = {ROOT}/plugins/modules\n"
-            f"module_utils = {ROOT}/plugins/module_utils\n"
-            "[connection]\npipelining = true\n"
-            f"[ssh_connection]\nssh_executable = {folder}/ssh\nssh_args =\nretries = 0\n"
-        )
+        configure(folder)
         hosts = {
             f"spark-{n}": {
                 "ansible_host": f"192.0.2.{n + 1}",
