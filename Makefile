@@ -7,8 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OVERLAYS := $(VENV)/.overlays
-# The scenarios benchmark, faults, image, weights and head take many minutes more; name them to run them.
-SCENARIOS ?= default overlay
+# The scenarios benchmark, image, weights and head take many minutes more; name them to run them.
+SCENARIOS ?= default overlay faults
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 ifdef spark_lab_ranks
 export SPARK_LAB_RANKS := $(spark_lab_ranks)

@@ -101,6 +101,13 @@ def test_a_run_is_shown_once_with_the_ranks_that_hold_it() -> None:
     assert history_table([], NAMES) == ["no run is on record"]
 
 
+@pytest.mark.parametrize(("method", "width"), [("mtp", "mtp"), ("dflash", "3")])
+def test_a_verify_width_is_shown_only_where_it_has_a_meaning(method: str, width: str) -> None:
+    found = history.merged(pair(entry(A, spec_method=method, verify_tokens=3)))
+    header, row = history_table(found, NAMES)
+    assert row[header.index("width") :].split()[0] == width
+
+
 # --- what the next run is told ---------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from sparkpair.screen import short_image, status_table, table
 
 from tests.planning import plan
 
+ROOT = Path(__file__).resolve().parents[2]
 PLAN = plan(verify_tokens=3)
 RELEASE = PLAN["release"]
 OTHER = "ba9876543210"
@@ -422,3 +425,14 @@ def test_no_release_at_all_has_a_table_too() -> None:
 )
 def test_an_image_or_flag_that_was_never_accepted_is_untried(accepted: dict[str, Any] | None, *, new: bool) -> None:
     assert untried(plan(verify_tokens=3, chat_template="/chat.jinja"), accepted) is new
+
+
+def test_a_recorded_plan_is_switched_to_with_default_times_whatever_the_inventory_says() -> None:
+    recorded = {key: PLAN[key] for key in PLAN if key != "settings"}
+    recorded["ranks"] = [{k: v for k, v in rank.items() if k != "host"} for rank in PLAN["ranks"]]
+    found = live.named(recorded, {0: "left", 1: "right"})
+    assert [rank["host"] for rank in found["ranks"]] == ["left", "right"]
+    assert found["settings"]["ready_timeout"] == 3600
+    assert found["settings"]["keep_releases"] == 5
+    switch = (ROOT / "roles/spark_rollout/tasks/switch.yml").read_text()
+    assert set(re.findall(r"target\.settings\.(\w+)", switch)) == set(live.OF_A_SWITCH) - {"keep_releases"}

@@ -21,6 +21,7 @@ POOL_SETTINGS = (
     "dflash_model",
     "spec_method",
     "dflash_tokens",
+    "mtp_tokens",
     "quantization",
     "gpu_mem_util",
     "kv_cache_dtype",

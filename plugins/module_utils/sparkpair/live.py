@@ -9,8 +9,18 @@ from typing import Any
 
 from . import history, metrics
 from .containers import CONTAINER, LABEL_RELEASE
+from .settings import Settings
 
 RECENT_STARTS = 5
+OF_A_SWITCH = (
+    "drain_timeout",
+    "settle_timeout",
+    "settle_free_gib",
+    "drop_page_cache",
+    "ready_timeout",
+    "keep_releases",
+)
+"""Settings that say how a release is switched to, not what it is."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +166,12 @@ def untried(plan: Mapping[str, Any], accepted: Mapping[str, Any] | None) -> bool
 
 
 def named(plan: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
-    """A release's plan with the inventory's host names, which are no part of a release."""
+    """A recorded plan with what is no part of a release: the inventory's host names, and how long a switch may take.
+
+    These times are always the defaults, so that a bad one in the inventory cannot break both ways, there and back.
+    """
     ranks = [{**rank, "host": names[int(rank["rank"])]} for rank in plan["ranks"]]
-    return {**plan, "ranks": ranks}
+    return {**plan, "ranks": ranks, "settings": {name: Settings.model_fields[name].default for name in OF_A_SWITCH}}
 
 
 def rank_report(rank: int, name: str, address: str, state: Mapping[str, Any] | None) -> dict[str, Any]:

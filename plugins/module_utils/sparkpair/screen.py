@@ -63,7 +63,7 @@ def history_table(entries: Sequence[Mapping[str, Any]], names: Mapping[int, str]
                 entry.get("verb"),
                 entry["outcome"],
                 entry["release"] or None,
-                entry.get("verify_tokens"),
+                "mtp" if entry.get("spec_method") == "mtp" else entry.get("verify_tokens"),
                 f"{start:.0f} s" if start else None,
                 len(passed) or None,
                 entry.get("who"),
