@@ -18,7 +18,8 @@ ARGUMENTS = {
     **{name: {"type": "list", "elements": "str", "default": []} for name in ("only", "skip", "also")},
     **{name: {"type": "dict", "default": {}} for name in ("limits", "deadlines", "states")},
     **{name: {"type": "str"} for name in ("base_url", "api_key_file")},
-    "plan": {"type": "dict", "required": True},
+    "plan": {"type": "dict"},
+    "choice_only": {"type": "bool", "default": False},
     "history": {"type": "list", "elements": "dict", "default": []},
 }
 
@@ -41,13 +42,17 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return ``gates`` and measured figures, or fail with what was seen and wanted."""
         result = super().run(tmp, task_vars)
-        _, checked = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        _, checked = self.validate_argument_spec(
+            argument_spec=ARGUMENTS, required_if=[("choice_only", False, ("plan",))]
+        )
         args = plain(checked)
         try:
             gates = choose(args["only"], args["skip"], args["also"], args["deadlines"])
             bounds = limits(args["limits"])
         except RefusedChoiceError as error:
             return result | {"failed": True, "msg": str(error), "sparkpair_report": {"outcome": "refused"}}
+        if args["choice_only"]:
+            return result | {"changed": False}
         states = {int(rank): state for rank, state in args["states"].items()}
         situation = Situation(args["plan"], states, args["history"], bounds)
         done: list[dict[str, Any]] = []

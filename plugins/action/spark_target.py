@@ -7,7 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from sparkpair import joined, live
 from sparkpair.inputs import plain
-from sparkpair.rollback import RollbackError, choose
+from sparkpair.rollback import RollbackError, choose, placed
 
 
 def _refused(reason: str) -> dict[str, Any]:
@@ -29,7 +29,8 @@ class ActionModule(ActionBase):
         """Return ``plan`` (or null: stock must be planned anew) and ``reason``."""
         result = super().run(tmp, task_vars)
         args = plain(self._task.args)
-        states, names = joined.states(task_vars or {}, args["states"])
+        read, names = joined.states(task_vars or {}, args["states"])
+        states = placed(read, joined.addresses(task_vars or {}, names))
         known = {rank: state for rank, state in states.items() if state is not None}
         missing = [names[rank] for rank in names if rank not in known]
         try:

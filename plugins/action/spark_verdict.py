@@ -27,9 +27,8 @@ class ActionModule(ActionBase):
         """Return ``serving``, ``reasons``, ``plan`` and the fragments for the report; never fails by itself."""
         result = super().run(tmp, task_vars)
         args = plain(self._task.args)
-        hostvars = (task_vars or {})["hostvars"]
         states, names = joined.states(task_vars or {}, args["states"])
-        addresses = {rank: plain(hostvars[name]["spark_fabric_address"]) for rank, name in names.items()}
+        addresses = joined.addresses(task_vars or {}, names)
         head = states.get(0) or {}
         plan = args.get("plan") or (live.named(head["plan"], names) if head.get("plan") else None)
         ranks = [live.rank_report(n, names[n], addresses[n], states[n]) for n in sorted(names)]
@@ -47,7 +46,7 @@ class ActionModule(ActionBase):
                 display.display(line)
         known = {n: s for n, s in states.items() if s is not None and "history" in s}
         wanted = plan["release"] if plan else ""
-        back = rollback.fallback(states, wanted) if len(known) == len(states) else None
+        back = rollback.fallback(rollback.placed(states, addresses), wanted) if len(known) == len(states) else None
         fallback = live.named(head["plans"][back], names) if back and head["plans"].get(back) else None
         recorded = bool(known) and len(known) == len(states)
         before = head.get("current")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible import constants
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair import shared
@@ -46,7 +47,7 @@ class ActionModule(ActionBase):
                 time.sleep(1)
             return seen
 
-        outcome = Wait(
+        wait = Wait(
             name=this["host"],
             serves=serves,
             timeout=float(args["timeout"]),
@@ -57,7 +58,12 @@ class ActionModule(ActionBase):
             others=lambda: {
                 name: message for name, message in shared.heard(folder, mine).items() if name != f"{mine}{this['rank']}"
             },
-        ).run()
+        )
+        try:
+            outcome = wait.run()
+        except AnsibleConnectionFailure:
+            wait.give_up("cannot be reached any more")
+            raise
         result |= {"changed": False, "seconds": outcome.seconds, "phases": outcome.phases, "lines": outcome.lines}
         if not outcome.ok:
             tail = "\n".join(f"    {line}" for line in outcome.lines)

@@ -13,9 +13,12 @@ description:
     the model to count without a schema, which a random model cannot do.
 options:
   plan:
-    description: The plan of the release that was started.
+    description: The plan of the release that was started. Required without C(choice_only).
     type: dict
-    required: true
+  choice_only:
+    description: Refuse names and limits that no gate has, and look at nothing.
+    type: bool
+    default: false
   states:
     description: State of each rank as M(spark_verdict) joined them, by rank.
     type: dict

@@ -81,6 +81,10 @@ text:
   description: One sentence about the holder before this task.
   returned: always
   type: str
+ours:
+  description: Whether C(run) held the lock before this task.
+  returned: always
+  type: bool
 holder:
   description: The holder's note before this task.
   returned: always

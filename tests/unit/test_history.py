@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,26 @@ def test_a_line_cut_by_a_crash_spoils_no_other(tmp_path: Path) -> None:
     found = history.read(tmp_path)
     assert [e["release"] for e in found.entries] == [A, B]
     assert found.damaged == [2]
+
+
+def test_a_disk_that_takes_half_an_entry_keeps_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history.append(tmp_path, entry(A))
+    before, write = (tmp_path / history.FILE).read_bytes(), os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda handle, content: write(handle, content[:20]))
+        with pytest.raises(OSError, match="No space left"):
+            history.append(tmp_path, entry(B))
+    assert (tmp_path / history.FILE).read_bytes() == before
+    assert history.append(tmp_path, entry(B))
+    assert [e["release"] for e in history.read(tmp_path).entries] == [A, B]
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u0085", "\x1c", "\n", "\r"])
+def test_no_mark_in_a_text_cuts_its_line(tmp_path: Path, mark: str) -> None:
+    history.append(tmp_path, entry(A, reason=f"seen{mark}by eve"))
+    found = history.read(tmp_path)
+    assert [e["reason"] for e in found.entries] == [f"seen{mark}by eve"]
+    assert found.damaged == []
 
 
 # --- records that differ ---------------------------------------------------------------------------------------------
@@ -212,3 +233,31 @@ def test_pruning_keeps_the_live_the_one_before_some_accepted_and_the_last_stock(
     assert rollback.to_keep(states, live_now, before, 0)[0] == sorted([A, C, live_now])
     assert rollback.to_keep(states, live_now, before, 1)[1] == sorted([A, B, C, live_now])
     assert D not in rollback.to_keep(states, live_now, None, 9)[0]
+
+
+# --- ranks that were swapped -----------------------------------------------------------------------------------------
+
+ADDRESSES = {0: "192.0.2.1", 1: "192.0.2.2"}
+
+
+def made_for(addresses: dict[int, str]) -> dict[int, Any]:
+    """Two ranks that accepted release A, which was made for these addresses."""
+    plan = {"ranks": [{"rank": rank, "address": address} for rank, address in addresses.items()]}
+    return {rank: state(entry(A), current=A, plans={A: plan}) for rank in (0, 1)}
+
+
+def test_a_release_of_the_same_ranks_can_be_gone_back_to() -> None:
+    states = rollback.placed(made_for(ADDRESSES), ADDRESSES)
+    assert rollback.choose(A, states).release == A
+    assert rollback.fallback(states, B) == A
+
+
+def test_a_release_of_swapped_ranks_is_refused_and_no_return_goes_to_it() -> None:
+    states = rollback.placed(made_for({0: ADDRESSES[1], 1: ADDRESSES[0]}), ADDRESSES)
+    with pytest.raises(rollback.RollbackError, match=r"made for rank 0 at 192\.0\.2\.2, rank 1 at 192\.0\.2\.1"):
+        rollback.choose(A, states)
+    assert rollback.fallback(states, B) is None
+
+
+def test_a_rank_that_was_not_read_stays_unread() -> None:
+    assert rollback.placed({0: None, 1: {"docker": None}}, ADDRESSES) == {0: None, 1: {"docker": None}}

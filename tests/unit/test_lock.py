@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -102,3 +103,39 @@ def test_a_lock_that_was_kept_is_not_walked_through_by_its_own_run(tmp_path: Pat
     lock.keep(tmp_path, "r1", "the return failed")
     with pytest.raises(lock.LockError, match="reason: the return failed"):
         lock.take(tmp_path, NOTE)
+
+
+def _no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+
+
+def test_a_lock_whose_note_has_no_room_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as full:
+        _no_room(full)
+        with pytest.raises(lock.LockError, match="No space left"):
+            lock.take(tmp_path, NOTE)
+    assert not lock.read(tmp_path).held
+    assert lock.take(tmp_path, NOTE)
+
+
+def test_a_phase_that_has_no_room_is_told_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock.take(tmp_path, NOTE)
+    assert lock.advance(tmp_path, "r1", "stop") == ""
+    with monkeypatch.context() as full:
+        _no_room(full)
+        assert "No space left" in lock.advance(tmp_path, "r1", "start")
+        with pytest.raises(lock.LockError, match="not this run's any more"):
+            lock.advance(tmp_path, "r2", "start")
+    assert lock.read(tmp_path).holder["phase"] == "stop"
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_leftover_of_a_release_is_in_nobodys_way(tmp_path: Path, kind: str) -> None:
+    aside = tmp_path / f".{lock.FOLDER}-released"
+    aside.mkdir() if kind == "folder" else aside.write_text("")
+    lock.take(tmp_path, NOTE)
+    assert lock.release(tmp_path, "r1")
+    assert list(tmp_path.iterdir()) == []

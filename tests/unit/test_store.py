@@ -440,6 +440,24 @@ def test_a_prepared_switch_is_one_rename_and_moves_nothing_before(store: Store) 
     assert store.leftovers() == []
 
 
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_stands_in_the_place_of_current_is_refused_before_the_switch(store: Store, kind: str) -> None:
+    store.link.mkdir() if kind == "folder" else store.link.write_text("")
+    with pytest.raises(StoreError, match="is not a link"):
+        store.prepare(ID)
+    assert store.leftovers() == []
+
+
+def test_mending_a_live_release_keeps_its_secrets(store: Store) -> None:
+    store.arm(ID, {"api_key": "held"})
+    (store.path(ID) / FILES[0].path).unlink()
+    store.stage(ID, FILES)
+    assert store.check(ID).complete
+    held = store.path(ID) / "secrets"
+    assert (held / "api_key").read_text() == "held"
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (held, held / "api_key")] == [0o700, 0o600]
+
+
 @pytest.mark.parametrize("spoil", ["file", "release"])
 def test_a_release_that_is_not_complete_cannot_be_prepared(store: Store, spoil: str) -> None:
     store.prepare(ID)

@@ -49,6 +49,9 @@ class Rank:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def run(self) -> Outcome:
+        return self.wait().run()
+
+    def wait(self) -> Wait:
         return Wait(
             name="spark-0",
             serves=self.serves,
@@ -59,7 +62,7 @@ class Rank:
             tell=self.told.append,
             others=lambda: self.others,
             clock=lambda: self.now,
-        ).run()
+        )
 
 
 READY_HEAD = {"ready": True, "serves": True, "failed": ""}
@@ -141,6 +144,16 @@ def test_a_rank_that_does_not_answer_three_times_in_a_row_is_lost() -> None:
     assert (outcome.ok, outcome.reason) == (False, f"did not answer {LOST_LOOKS} times")
     assert rank.shown[-LOST_LOOKS:] == ["spark-0: no answer (connection refused)"] * LOST_LOOKS
     assert rank.told[-1]["failed"] == f"spark-0: did not answer {LOST_LOOKS} times"
+
+
+def test_a_rank_that_is_given_up_ends_the_wait_of_the_others() -> None:
+    """Regression: the SSH of the head was lost, and the worker was followed until ready_timeout."""
+    head = Rank([seen("starting")])
+    head.wait().give_up("cannot be reached any more")
+    worker = Rank([seen("starting", "joining Ray")], serves=False, others={"head": head.told[-1]})
+    outcome = worker.run()
+    assert outcome.reason == "stopped waiting because spark-0: cannot be reached any more"
+    assert len(worker.looks) == 1
 
 
 def test_lost_looks_that_are_not_in_a_row_are_forgiven_and_keep_the_cursor() -> None:

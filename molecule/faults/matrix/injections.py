@@ -49,6 +49,7 @@ for _name, _fault in (
     ("engine dies in the warm-up", "dies_in_warmup"),
 ):
     simple(_name, *new(_fault))
+simple("gate misspelt", *new("", "-e", "spark_gate_skip=canari"))
 simple("bad setting", *OLD, "-e", "verify_tokens=8")
 simple("never healthy", *new("unhealthy", "-e", "ready_timeout=10"))
 simple("memory never settles", *new("", "-e", "settle_free_gib=4000", "-e", "settle_timeout=2"))
@@ -57,11 +58,11 @@ simple("memory never settles", *new("", "-e", "settle_free_gib=4000", "-e", "set
 # --- before the stop -------------------------------------------------------------------------------------------------
 
 
-def _cut_at(bench: Bench, marker: str, *args: str) -> Run:
+def _cut_at(bench: Bench, marker: str, *args: str, rank: int = 1) -> Run:
     try:
-        return bench.deploy(*args, at=marker, then=lambda _: bench.cut(1))
+        return bench.deploy(*args, at=marker, then=lambda _: bench.cut(rank))
     finally:
-        bench.mend(1)
+        bench.mend(rank)
 
 
 @injects("worker unreachable at first")
@@ -182,6 +183,14 @@ def _(bench: Bench) -> Run:
     return _spoil_staged(bench, "rm -rf $PWD", *new())
 
 
+@injects("current is no link")
+def _(bench: Bench) -> Run:
+    with bench.changed(
+        1, f"cd {ROOT} && mv current kept && mkdir current", f"cd {ROOT} && rmdir current && mv kept current"
+    ):
+        return bench.deploy(*new())
+
+
 def _locked(bench: Bench, ranks: tuple[int, ...], note: dict[str, object] | None) -> Run:
     for rank in ranks:
         write = f"echo '{json.dumps(note)}' > {ROOT}/lock/holder.json" if note else "true"
@@ -247,7 +256,7 @@ def _(bench: Bench) -> Run:
 
 @injects("controller killed at the stop")
 def _(bench: Bench) -> Run:
-    return bench.deploy(*new(), at="TASK [Drain the old engine]", then=kill)
+    return bench.deploy(*new(), at="TASK [Stop the old engine]", then=kill)
 
 
 @injects("controller killed while it starts")
@@ -333,6 +342,21 @@ def _(bench: Bench) -> Run:
 @injects("worker unreachable while it starts")
 def _(bench: Bench) -> Run:
     return _cut_at(bench, STARTED, *new("slow"))
+
+
+@injects("head unreachable while it starts")
+def _(bench: Bench) -> Run:
+    return _cut_at(bench, STARTED, *new("slow"), rank=0)
+
+
+@injects("record cannot be written")
+def _(bench: Bench) -> Run:
+    file = f"{ROOT}/history.jsonl"
+    freeze = f"mount --bind {file} {file} && mount -o remount,ro,bind {file}"
+    try:
+        return bench.deploy(*new(), at=WARM, then=lambda _: bench.sudo(1, freeze))
+    finally:
+        bench.sudo(1, f"umount {file}")
 
 
 @injects("worker unreachable in the gates")

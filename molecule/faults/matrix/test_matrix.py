@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from bench import OLD, Bench
-from injections import INJECTIONS
+from bench import OLD, Bench, new
+from injections import INJECTIONS, STARTED
 
 from tests.fault_matrix import DOWN, FAULTS, LOCKED, RETURNED, UNTOUCHED, Fault
-from tests.labtest import Run
+from tests.labtest import Run, engine
 from tests.standin import image as standin
 
 FIRST = FAULTS[0]
@@ -92,9 +92,10 @@ def returned(bench: Bench, fault: Fault, run: Run, old: str, before: list[str]) 
 def down(bench: Bench, fault: Fault, run: Run, old: str, before: list[str]) -> None:
     """Every rank that could be reached is stopped; the lock says why, where there was a pair to lose."""
     del old, before
-    reached = 0 if "unreachable" in fault.name or "rebooted" in fault.name else 1
-    assert bench.sudo(0, "docker ps -aq") == ""
-    assert reached == 0 or bench.sudo(1, "docker ps -aq") == ""
+    lost = (
+        0 if "head unreachable" in fault.name else 1 if {"unreachable", "rebooted"} & set(fault.name.split()) else None
+    )
+    assert [bench.sudo(rank, "docker ps -aq") for rank in (0, 1) if rank != lost] == [""] * (2 if lost is None else 1)
     if fault.phase == "later":
         assert run.code == 2
         return
@@ -102,7 +103,7 @@ def down(bench: Bench, fault: Fault, run: Run, old: str, before: list[str]) -> N
     if fault is FIRST:
         assert bench.lock() == ["", ""]
         return
-    assert "stopped" in bench.lock()[0]
+    assert "stopped" in bench.lock()[1 if lost == 0 else 0]
     refused_and_released(bench)
 
 
@@ -123,3 +124,38 @@ def refused_and_released(bench: Bench) -> str:
     assert "never taken over" in run.screen
     assert bench.verb("lock", "-e", "lock=release", "-e", "reason=seen").code == 0
     return run.screen
+
+
+def test_a_run_whose_lock_was_released_leaves_the_pair_as_it_is(bench: Bench) -> None:
+    """A person has released the lock during the start: what runs now may be somebody else's, so nothing is stopped."""
+    run = bench.deploy(
+        *new("slow"), at=STARTED, then=lambda _: bench.verb("lock", "-e", "lock=release", "-e", "reason=seen")
+    )
+    assert (run.code, run.result["outcome"]) == (2, "failed"), run.screen[-6000:]
+    assert "so the pair is left as it is" in run.screen
+    assert all(engine(spark)["State"]["Running"] for spark in bench.sparks)
+    assert bench.lock() == ["", ""]
+    healed(bench)
+    assert bench.leftovers() == []
+
+
+def test_a_rollback_to_a_release_whose_image_is_gone_is_refused(bench: Bench) -> None:
+    """The image of the old release was removed from the worker; the pair serves on."""
+    old, tag = bench.current(0), "sparkpair-lab/standin:newer"
+    for rank in (0, 1):
+        bench.load(rank, tag, {"opt/standin/note": b"newer"})
+    newer = bench.deploy(*new("", "-e", f"image={tag}", "-e", "image_transfer=none"))
+    assert newer.code == 0, newer.screen[-6000:]
+    before = bench.started()
+    bench.sudo(1, f"docker image rm -f {standin.tag()}")
+    try:
+        run = bench.verb("rollback", "-e", f"release={old}")
+        assert run.code == 2
+        assert standin.tag() in run.screen, run.screen[-6000:]
+        assert bench.started() == before
+        assert bench.lock() == ["", ""]
+    finally:
+        bench.load(1, standin.tag())
+    back = bench.verb("rollback", "-e", f"release={old}")
+    assert back.code == 0, back.screen[-6000:]
+    assert [bench.current(0), bench.current(1)] == [old, old]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections import Counter
@@ -26,7 +27,8 @@ class History:
 def read(root: Path) -> History:
     """Read the record below ``root``; a missing file is an empty record, a damaged line is counted and passed over."""
     try:
-        lines = (root / FILE).read_text(errors="replace").splitlines()
+        # Not splitlines: a text may hold what Unicode calls the end of a line, and JSON does not.
+        lines = (root / FILE).read_text(errors="replace").split("\n")
     except OSError:
         return History([], [])
     entries, damaged = [], []
@@ -57,8 +59,13 @@ def append(root: Path, entry: dict[str, Any]) -> bool:
     broken = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
     text = ("\n" if broken else "") + json.dumps(entry, sort_keys=True, ensure_ascii=False) + "\n"
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    content = text.encode()
     try:
-        os.write(handle, text.encode())
+        before = os.fstat(handle).st_size
+        if os.write(handle, content) != len(content):
+            # A full disk takes a part; what is no whole entry must not stay, and must not pass for one.
+            os.ftruncate(handle, before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(handle)
     finally:
         os.close(handle)

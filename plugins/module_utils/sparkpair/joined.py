@@ -23,3 +23,9 @@ def states(task_vars: Mapping[str, Any], variable: str) -> tuple[dict[int, dict[
         found[rank] = plain(hostvars[host].get(variable, {})).get("state")
         names[rank] = host
     return found, names
+
+
+def addresses(task_vars: Mapping[str, Any], names: Mapping[int, str]) -> dict[int, str]:
+    """Rank to the fabric address that the inventory gives it."""
+    hostvars = task_vars["hostvars"]
+    return {rank: str(plain(hostvars[name]["spark_fabric_address"])) for rank, name in names.items()}

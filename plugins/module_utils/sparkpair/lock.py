@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .store import remove
+
 FOLDER = "lock"
 NOTE = "holder.json"
 
@@ -86,7 +88,12 @@ def take(root: Path, note: dict[str, Any]) -> bool:
         ) from None
     except OSError as error:
         raise LockError(f"the lock cannot be taken: {error}") from error
-    _write(root, note)
+    try:
+        _write(root, note)
+    except LockError:
+        # Without its note the lock would be nobody's, and this run could not give it back.
+        shutil.rmtree(root / FOLDER, ignore_errors=True)
+        raise
     return True
 
 
@@ -99,12 +106,22 @@ def keep(root: Path, run: str, reason: str) -> bool:
     return True
 
 
-def advance(root: Path, run: str, phase: str) -> None:
-    """Note the phase that ``run`` enters, so that an interruption can be told from the note. Raises LockError."""
+def advance(root: Path, run: str, phase: str) -> str:
+    """Note the phase that ``run`` enters, so that an interruption can be told from the note.
+
+    Returns why that was not possible, or "": a full disk is no reason to leave a pair half switched.
+
+    Raises:
+        LockError: the lock was released, or another run holds it.
+    """
     found = read(root)
     if found.holder.get("run") != run:
         raise LockError(f"the lock is not this run's any more: it is {found.text()}")
-    _write(root, {**found.holder, "phase": phase})
+    try:
+        _write(root, {**found.holder, "phase": phase})
+    except LockError as error:
+        return str(error)
+    return ""
 
 
 def release(root: Path, run: str | None) -> bool:
@@ -114,10 +131,10 @@ def release(root: Path, run: str | None) -> bool:
         return False
     aside = root / f".{FOLDER}-released"
     try:
-        shutil.rmtree(aside, ignore_errors=True)
+        remove(aside)
         # Renamed first: a crash in between leaves a folder that nobody takes for the lock.
         (root / FOLDER).rename(aside)
-        shutil.rmtree(aside)
+        remove(aside)
     except OSError as error:
         raise LockError(f"the lock cannot be released: {error}") from error
     return True

@@ -284,15 +284,22 @@ def spark_lock() -> None:
     )
     params, root = module.params, Path(module.params["root"])
     found = lock.read(root)
+    before = {
+        "text": found.text(),
+        "holder": found.holder,
+        "ours": bool(params["run"]) and found.holder.get("run") == params["run"],
+    }
     if module.check_mode or params["state"] == "shown":
-        module.exit_json(changed=False, held=found.held, text=found.text(), holder=found.holder)
+        module.exit_json(changed=False, held=found.held, **before)
     if params["state"] == "released" and not params["run"] and not (params["force"] and params["reason"]):
         module.fail_json(msg="releasing a lock of another run needs force and a reason")
     try:
         if params["state"] == "held":
             changed = lock.take(root, {**params["note"], "run": params["run"], "time": time.time()})
         elif params["state"] == "advanced":
-            lock.advance(root, params["run"], params["phase"])
+            unnoted = lock.advance(root, params["run"], params["phase"])
+            if unnoted:
+                module.warn(unnoted)
             changed = False
         elif params["state"] == "kept":
             changed = lock.keep(root, params["run"], params["reason"])
@@ -302,7 +309,7 @@ def spark_lock() -> None:
                 _remember_interruption(root, found, params)
     except (lock.LockError, OSError) as error:
         module.fail_json(msg=str(error), sparkpair_report={"outcome": "refused", "messages": [str(error)]})
-    module.exit_json(changed=changed, held=lock.read(root).held, text=found.text(), holder=found.holder)
+    module.exit_json(changed=changed, held=lock.read(root).held, **before)
 
 
 def spark_diagnose() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+
+from .store import remove
 
 MODE = 0o644
 FOLDER_MODE = 0o755
@@ -46,9 +47,9 @@ def place(destination: Path, files: Mapping[str, bytes]) -> None:
     fresh = destination.with_name(f".{destination.name}.new")
     old = destination.with_name(f".{destination.name}.old")
     for leftover in (fresh, old):
-        _remove(leftover)
+        remove(leftover)
     if not files:
-        _remove(destination)
+        remove(destination)
         return
     destination.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     try:
@@ -66,9 +67,9 @@ def place(destination: Path, files: Mapping[str, bytes]) -> None:
                 old.rename(destination)
             raise
     except OSError:
-        _remove(fresh)
+        remove(fresh)
         raise
-    _remove(old)
+    remove(old)
     _sync(destination.parent)
 
 
@@ -95,10 +96,3 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -78,6 +78,32 @@ def choose(wanted: str, states: Mapping[int, Mapping[str, Any]]) -> Target:
     return Target(wanted, "an accepted release")
 
 
+def placed(
+    states: Mapping[int, Mapping[str, Any] | None], addresses: Mapping[int, str]
+) -> dict[int, dict[str, Any] | None]:
+    """The states with one more reason against every release that was made for other ranks than the inventory's.
+
+    A release holds the files of its own rank, so after ranks are swapped the old head would start as a worker.
+
+    Args:
+        states: rank to the state of ``spark_state`` with records, or None where it was not reached.
+        addresses: rank to the fabric address that the inventory gives it.
+    """
+    found: dict[int, dict[str, Any] | None] = {}
+    for rank, state in states.items():
+        if state is None or "plans" not in state:
+            found[rank] = dict(state) if state is not None else None
+            continue
+        checks = {release: list(damage) for release, damage in state["checks"].items()}
+        for release in [r for r, damage in checks.items() if not damage and state["plans"].get(r)]:
+            made = {int(r["rank"]): r["address"] for r in state["plans"][release]["ranks"]}
+            if made != dict(addresses):
+                was = ", ".join(f"rank {n} at {address}" for n, address in sorted(made.items()))
+                checks[release].append(f"it was made for {was}, which the inventory has otherwise")
+        found[rank] = {**state, "checks": checks}
+    return found
+
+
 def fallback(states: Mapping[int, Mapping[str, Any] | None], wanted: str) -> str | None:
     """The release to return to when ``wanted`` fails; None when there is none.
 

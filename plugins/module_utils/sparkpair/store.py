@@ -152,21 +152,24 @@ class Store:
         fresh, old = self.releases / f".staging-{release}", self.releases / f".replaced-{release}"
         try:
             self.releases.mkdir(mode=0o755, parents=True, exist_ok=True)
-            _remove(fresh)
+            remove(fresh)
             _mkdir(fresh, 0o755)
             listing = File(LISTING, (json.dumps(_listing(files), indent=1) + "\n").encode(), 0o644)
             for file in [*files, listing]:
                 _write(fresh, file)
             _sync_tree(fresh)
             if base.exists():
-                _remove(old)
+                # A release that is mended while it serves keeps the secrets that its engine was started with.
+                if (base / SECRETS).is_dir():
+                    shutil.copytree(base / SECRETS, fresh / SECRETS)
+                remove(old)
                 base.rename(old)
                 try:
                     fresh.rename(base)
                 except OSError:
                     old.rename(base)
                     raise
-                _remove(old)
+                remove(old)
             else:
                 fresh.rename(base)
             _sync(self.releases)
@@ -184,13 +187,13 @@ class Store:
             raise StoreError(f"release {release} is not on this rank, so it cannot be started")
         fresh = base / f".{SECRETS}-next"
         try:
-            _remove(fresh)
+            remove(fresh)
             _mkdir(fresh, 0o700)
             for name, text in secrets.items():
                 held = base / SECRETS / name
                 content = held.read_bytes() if name in keep and held.is_file() else text.encode()
                 _write(fresh, File(name, content, 0o600))
-            _remove(base / SECRETS)
+            remove(base / SECRETS)
             fresh.rename(base / SECRETS)
             _sync(base)
         except (OSError, StoreError) as error:
@@ -205,6 +208,8 @@ class Store:
         check = self.check(release)
         if not check.complete:
             raise StoreError(f"release {release} is not complete: {'; '.join(check.damage) or 'it is missing'}")
+        if self.link.exists() and not self.link.is_symlink():
+            raise StoreError(f"{self.link} is not a link, so it cannot be moved to another release; move it away")
         try:
             self._next.unlink(missing_ok=True)
             self._next.symlink_to(Path("releases") / release)
@@ -234,7 +239,7 @@ class Store:
         if release == self.current():
             raise StoreError(f"release {release} is current and cannot be removed")
         try:
-            _remove(self.path(release))
+            remove(self.path(release))
         except OSError as error:
             raise StoreError(f"cannot remove release {release}: {error}") from error
 
@@ -248,7 +253,7 @@ class Store:
         found = self.leftovers()
         try:
             for path in [*self._half_written(), self._next]:
-                _remove(path)
+                remove(path)
         except OSError as error:
             raise StoreError(f"cannot remove what an interrupted run left: {error}") from error
         return found
@@ -316,8 +321,9 @@ def _sync_tree(base: Path) -> None:
         _sync(Path(folder))
 
 
-def _remove(path: Path) -> None:
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.exists():
+def remove(path: Path) -> None:
+    """Remove a directory, a file or a link; nothing when it is not there. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -93,6 +93,10 @@ class Wait:
     def _head_serves(self) -> bool:
         return any(o["ready"] and o["serves"] for o in self.others().values())
 
-    def _end(self, start: float, reason: str, lines: list[str], reached: dict[str, float]) -> Outcome:
+    def give_up(self, reason: str) -> None:
+        """Tell the other ranks that this one is no longer followed, so that they do not wait for it."""
         self.tell({"ready": False, "serves": self.serves, "failed": f"{self.name}: {reason}"})
+
+    def _end(self, start: float, reason: str, lines: list[str], reached: dict[str, float]) -> Outcome:
+        self.give_up(reason)
         return Outcome(False, reason, round(self.clock() - start, 1), lines, reached)
