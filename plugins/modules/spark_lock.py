@@ -41,6 +41,10 @@ options:
     description: Release the lock whoever holds it. Needs a reason.
     type: bool
     default: false
+  session:
+    description: The start of ansible-playbook that asks, given by the action. The same run in another one is refused.
+    type: str
+    default: ""
   note:
     description: The note, made by the action. Not for use in a playbook.
     type: dict
@@ -56,8 +60,8 @@ attributes:
     description: There is no configuration to show.
     support: none
   idempotent:
-    description: Taking a lock that the same run holds, and releasing one that is not held, change nothing. A new phase
-      is no change.
+    description: Taking a lock that the same run holds in the same start of ansible-playbook, and releasing one that is
+      not held, change nothing. A new phase is no change.
     support: full
 author:
   - sparkpair contributors
@@ -82,7 +86,7 @@ text:
   returned: always
   type: str
 ours:
-  description: Whether C(run) held the lock before this task.
+  description: Whether C(run) held the lock before this task, in this start of ansible-playbook.
   returned: always
   type: bool
 holder:

@@ -18,7 +18,7 @@ def test_a_free_lock_is_taken_and_given_back(tmp_path: Path) -> None:
     found = lock.read(tmp_path, now=1042.0)
     assert found.held
     assert found.text() == f"held for 42 s by op on laptop, deploy of {'a' * 12}"
-    assert lock.release(tmp_path, "r1")
+    assert lock.release(tmp_path, lock.Holder("r1"))
     assert not lock.read(tmp_path).held
     assert list(tmp_path.iterdir()) == []
 
@@ -37,7 +37,7 @@ def test_another_run_is_refused_and_told_by_whom(tmp_path: Path) -> None:
 
 def test_another_run_cannot_give_it_back(tmp_path: Path) -> None:
     lock.take(tmp_path, NOTE)
-    assert not lock.release(tmp_path, "r2")
+    assert not lock.release(tmp_path, lock.Holder("r2"))
     assert lock.read(tmp_path).held
     assert lock.release(tmp_path, None)
 
@@ -52,25 +52,25 @@ def test_a_lock_without_a_sound_note_is_held_all_the_same(tmp_path: Path, note: 
 
 def test_the_reason_to_keep_it_is_noted_by_its_run_only(tmp_path: Path) -> None:
     lock.take(tmp_path, NOTE)
-    assert not lock.keep(tmp_path, "r2", "no")
-    assert lock.keep(tmp_path, "r1", "both ranks are stopped")
+    assert not lock.keep(tmp_path, lock.Holder("r2"), "no")
+    assert lock.keep(tmp_path, lock.Holder("r1"), "both ranks are stopped")
     assert lock.read(tmp_path).text().endswith("; reason: both ranks are stopped")
 
 
 def test_the_phase_is_noted_by_its_run_only(tmp_path: Path) -> None:
     lock.take(tmp_path, {**NOTE, "time": 1000.0})
-    lock.advance(tmp_path, "r1", "start")
+    lock.advance(tmp_path, lock.Holder("r1"), "start")
     assert (
         lock.read(tmp_path, now=1001.0).text() == f"held for 1 s by op on laptop, deploy of {'a' * 12} in phase start"
     )
     with pytest.raises(lock.LockError, match="not this run's any more"):
-        lock.advance(tmp_path, "r2", "gates")
+        lock.advance(tmp_path, lock.Holder("r2"), "gates")
     assert lock.read(tmp_path).holder["phase"] == "start"
 
 
 def test_nothing_is_given_back_where_nothing_is_held(tmp_path: Path) -> None:
-    assert not lock.release(tmp_path, "r1")
-    assert not lock.keep(tmp_path, "r1", "why")
+    assert not lock.release(tmp_path, lock.Holder("r1"))
+    assert not lock.keep(tmp_path, lock.Holder("r1"), "why")
     assert lock.read(tmp_path).text() == "not held"
 
 
@@ -100,7 +100,7 @@ def test_age_is_told_in_the_largest_unit(seconds: float, text: str) -> None:
 
 def test_a_lock_that_was_kept_is_not_walked_through_by_its_own_run(tmp_path: Path) -> None:
     lock.take(tmp_path, NOTE)
-    lock.keep(tmp_path, "r1", "the return failed")
+    lock.keep(tmp_path, lock.Holder("r1"), "the return failed")
     with pytest.raises(lock.LockError, match="reason: the return failed"):
         lock.take(tmp_path, NOTE)
 
@@ -123,12 +123,12 @@ def test_a_lock_whose_note_has_no_room_is_not_left_behind(tmp_path: Path, monkey
 
 def test_a_phase_that_has_no_room_is_told_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock.take(tmp_path, NOTE)
-    assert lock.advance(tmp_path, "r1", "stop") == ""
+    assert lock.advance(tmp_path, lock.Holder("r1"), "stop") == ""
     with monkeypatch.context() as full:
         _no_room(full)
-        assert "No space left" in lock.advance(tmp_path, "r1", "start")
+        assert "No space left" in lock.advance(tmp_path, lock.Holder("r1"), "start")
         with pytest.raises(lock.LockError, match="not this run's any more"):
-            lock.advance(tmp_path, "r2", "start")
+            lock.advance(tmp_path, lock.Holder("r2"), "start")
     assert lock.read(tmp_path).holder["phase"] == "stop"
 
 
@@ -137,5 +137,20 @@ def test_a_leftover_of_a_release_is_in_nobodys_way(tmp_path: Path, kind: str) ->
     aside = tmp_path / f".{lock.FOLDER}-released"
     aside.mkdir() if kind == "folder" else aside.write_text("")
     lock.take(tmp_path, NOTE)
-    assert lock.release(tmp_path, "r1")
+    assert lock.release(tmp_path, lock.Holder("r1"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_command_in_two_terminals_is_two_holders(tmp_path: Path) -> None:
+    """Regression: a benchmark that is continued has one name, so a second terminal shared the lock and gave it back."""
+    first, second = lock.Holder("r1", "terminal-1"), lock.Holder("r1", "terminal-2")
+    assert lock.take(tmp_path, {**NOTE, "session": "terminal-1"})
+    assert not lock.take(tmp_path, {**NOTE, "session": "terminal-1"})
+    with pytest.raises(lock.LockError, match="never taken over"):
+        lock.take(tmp_path, {**NOTE, "session": "terminal-2"})
+    with pytest.raises(lock.LockError, match="not this run's any more"):
+        lock.advance(tmp_path, second, "stop")
+    assert not lock.keep(tmp_path, second, "why")
+    assert not lock.release(tmp_path, second)
+    assert lock.advance(tmp_path, first, "stop") == ""
+    assert lock.release(tmp_path, first)

@@ -24,6 +24,21 @@ class LockError(Exception):
 
 
 @dataclass(frozen=True)
+class Holder:
+    """Who asks: ``run``, and the ``session`` (one start of ansible-playbook) in which it goes on.
+
+    A benchmark that is continued has the name that its first try had, and so has the same command in a second terminal.
+    """
+
+    run: str
+    session: str = ""
+
+    def holds(self, found: Lock) -> bool:
+        """Whether the lock is this run's, in this session."""
+        return bool(found.held and self == Holder(str(found.holder.get("run")), str(found.holder.get("session", ""))))
+
+
+@dataclass(frozen=True)
 class Lock:
     """State of the lock: ``held``, the holder's note (empty when it is missing or damaged), and its age in seconds."""
 
@@ -80,7 +95,7 @@ def take(root: Path, note: dict[str, Any]) -> bool:
         (root / FOLDER).mkdir(mode=0o755)
     except FileExistsError:
         found = read(root)
-        if found.holder.get("run") == note["run"] and not found.holder.get("reason"):
+        if Holder(note["run"], note.get("session", "")).holds(found) and not found.holder.get("reason"):
             return False
         raise LockError(
             f"the lock is {found.text()}. It is never taken over: wait, or look at the pair and then run "
@@ -97,16 +112,16 @@ def take(root: Path, note: dict[str, Any]) -> bool:
     return True
 
 
-def keep(root: Path, run: str, reason: str) -> bool:
+def keep(root: Path, run: Holder, reason: str) -> bool:
     """Note why the lock of ``run`` stays; False when that run does not hold it. Raises LockError."""
     found = read(root)
-    if found.holder.get("run") != run:
+    if not run.holds(found):
         return False
     _write(root, {**found.holder, "reason": reason})
     return True
 
 
-def advance(root: Path, run: str, phase: str) -> str:
+def advance(root: Path, run: Holder, phase: str) -> str:
     """Note the phase that ``run`` enters, so that an interruption can be told from the note.
 
     Returns why that was not possible, or "": a full disk is no reason to leave a pair half switched.
@@ -115,7 +130,7 @@ def advance(root: Path, run: str, phase: str) -> str:
         LockError: the lock was released, or another run holds it.
     """
     found = read(root)
-    if found.holder.get("run") != run:
+    if not run.holds(found):
         raise LockError(f"the lock is not this run's any more: it is {found.text()}")
     try:
         _write(root, {**found.holder, "phase": phase})
@@ -124,10 +139,10 @@ def advance(root: Path, run: str, phase: str) -> str:
     return ""
 
 
-def release(root: Path, run: str | None) -> bool:
+def release(root: Path, run: Holder | None) -> bool:
     """Give the lock back when ``run`` holds it (None: whoever holds it); False when there was nothing to give back."""
     found = read(root)
-    if not found.held or (run is not None and found.holder.get("run") != run):
+    if not found.held or (run is not None and not run.holds(found)):
         return False
     aside = root / f".{FOLDER}-released"
     try:

@@ -273,6 +273,7 @@ def spark_lock() -> None:
             "reason": {"type": "str", "default": ""},
             "force": {"type": "bool", "default": False},
             "phase": {"type": "str", "default": ""},
+            "session": {"type": "str", "default": ""},
             "note": {"type": "dict", "default": {}},
         },
         required_if=[
@@ -283,28 +284,26 @@ def spark_lock() -> None:
         supports_check_mode=True,
     )
     params, root = module.params, Path(module.params["root"])
-    found = lock.read(root)
-    before = {
-        "text": found.text(),
-        "holder": found.holder,
-        "ours": bool(params["run"]) and found.holder.get("run") == params["run"],
-    }
+    found, holder = lock.read(root), lock.Holder(params["run"] or "", params["session"])
+    before = {"text": found.text(), "holder": found.holder, "ours": holder.holds(found)}
     if module.check_mode or params["state"] == "shown":
         module.exit_json(changed=False, held=found.held, **before)
     if params["state"] == "released" and not params["run"] and not (params["force"] and params["reason"]):
         module.fail_json(msg="releasing a lock of another run needs force and a reason")
     try:
         if params["state"] == "held":
-            changed = lock.take(root, {**params["note"], "run": params["run"], "time": time.time()})
+            changed = lock.take(
+                root, {**params["note"], "run": holder.run, "session": holder.session, "time": time.time()}
+            )
         elif params["state"] == "advanced":
-            unnoted = lock.advance(root, params["run"], params["phase"])
+            unnoted = lock.advance(root, holder, params["phase"])
             if unnoted:
                 module.warn(unnoted)
             changed = False
         elif params["state"] == "kept":
-            changed = lock.keep(root, params["run"], params["reason"])
+            changed = lock.keep(root, holder, params["reason"])
         else:
-            changed = lock.release(root, None if params["force"] else params["run"])
+            changed = lock.release(root, None if params["force"] else holder)
             if changed and params["force"]:
                 _remember_interruption(root, found, params)
     except (lock.LockError, OSError) as error:
