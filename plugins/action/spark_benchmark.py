@@ -10,7 +10,7 @@ from ansible import constants as C  # noqa: N812 - Ansible's own name for it
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair import bench_runs
-from sparkpair.bench_measure import READERS, WARMUP, Step, calls_left, shown, steps, too_wide
+from sparkpair.bench_measure import READERS, WARMUP, Step, calls_left, left, shown, steps, too_wide
 from sparkpair.bench_results import FILE, ArmResult, Attempt, Burst, Measured, Results, Run, load
 from sparkpair.bench_summary import heading
 from sparkpair.bench_workloads import Workload
@@ -18,15 +18,6 @@ from sparkpair.gatekit import PATIENCE, Situation
 from sparkpair.inputs import plain
 
 display = Display()
-
-
-def _left(args: dict[str, Any], done: int) -> str:
-    """How long the rest may take, judged by the calls so far (deploys included); empty before the first."""
-    opened = args.get("opened") or {}
-    if not done or not opened:
-        return ""
-    seconds = (time.time() - float(opened["time"])) / done * (int(opened["calls"]) - done)
-    return f", about {seconds / 60:.0f} min left" if seconds >= 60 else ", less than a minute left"  # noqa: PLR2004
 
 
 class ActionModule(ActionBase):
@@ -46,7 +37,9 @@ class ActionModule(ActionBase):
         arm, work = found.arm(args["arm"]), found.workload(args["workload"])
         situation = Situation(args["plan"], {})
         measured = Measured(left_out=too_wide(situation, work))
-        before = int((args.get("opened") or {}).get("calls", 0)) - calls_left(situation, found)
+        further = sum(1 for other in found.arms if other.id != arm.id and found.missing(other))
+        opened = args["opened"]
+        before = int(opened["calls"]) - calls_left(situation, found)
         for number, step in enumerate(steps(situation, work, found.id, ignore_eos=found.ignore_eos)):
             if self._stopped():
                 return result | self._failed(f"stopped on request before {work.title} of {heading(arm)} was measured")
@@ -64,7 +57,13 @@ class ActionModule(ActionBase):
                 why = sent.get("msg", "no reason")
                 return result | self._failed(f"{heading(arm)}, {work.title}: the head could not send: {why}")
             seen = READERS[work.kind](situation, step, sent["responses"])
-            self._show(found, arm, work, step, f"{shown(work, seen)}{_left(args, before + number + 1)}")
+            rest = left(
+                time.time() - float(opened["time"]),
+                args.get("deploys") or [],
+                calls=(before + number + 1, int(opened["calls"])),
+                further=further,
+            )
+            self._show(found, arm, work, step, f"{shown(work, seen)}, {rest}")
             if step.number != WARMUP:
                 self._keep(measured, seen)
         arm.measured[work.name] = measured

@@ -32,7 +32,12 @@ options:
   opened:
     description: C(opened) of M(spark_benchmark_run), for the time that is left.
     type: dict
-    default: {}
+    required: true
+  deploys:
+    description: Seconds that each rollout of an arm has taken so far, for the time that is left.
+    type: list
+    elements: float
+    default: []
   base_url:
     description: Where the head reaches its own API. Its port on the loopback address when not given.
     type: str
@@ -64,6 +69,7 @@ EXAMPLES = r"""
     arm: A1
     workload: count
     plan: "{{ opened.arms[0].plan }}"
+    opened: "{{ opened.opened }}"
 """
 
 RETURN = r"""

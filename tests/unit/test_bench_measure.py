@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 
 import pytest
-from sparkpair.bench_measure import SEED, calls_left, read_run, shown, steps, tag
+from sparkpair.bench_measure import SEED, calls_left, left, read_run, shown, steps, tag
 from sparkpair.bench_results import Measured
 from sparkpair.bench_summary import drafts, fault_of, sample_of
 from sparkpair.gatekit import PATIENCE
@@ -216,3 +216,20 @@ def test_calls_that_are_left_shrink_with_what_is_measured() -> None:
 def test_a_long_answer_has_the_patience_of_the_gates() -> None:
     step = next(steps(situation(), works("count")[0], "run", ignore_eos=False))
     assert {r["timeout"] for g in step.groups for r in g["requests"]} == {PATIENCE}
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "deploys", "calls", "further", "said"),
+    [
+        (60, [], (10, 100), 0, "about 9 min left"),
+        (25, [], (10, 20), 0, "less than a minute left"),
+        # 3 s a call for 30 more, and three arms and the way back at 100 s each.
+        (130, [100], (10, 40), 3, "about 8 min left"),
+        (345, [100, 200], (15, 30), 0, "about 3 min left"),
+    ],
+)
+def test_the_time_left_does_not_take_a_rollout_for_calls(
+    elapsed: float, deploys: list[float], calls: tuple[int, int], further: int, said: str
+) -> None:
+    """Regression: the first call after a deploy made the rest of half an hour look like eight hours."""
+    assert left(elapsed, deploys, calls=calls, further=further) == said

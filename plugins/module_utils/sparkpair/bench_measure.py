@@ -6,7 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
 from typing import Any
 
 from . import metrics
@@ -32,6 +32,7 @@ from .gates_guided import count_body, exact_count
 SEED = 1000
 WARMUP = -1
 PAIR = 2
+MINUTE = 60
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,22 @@ def calls_left(situation: Situation, results: Results) -> int:
     """How many calls of a run are still to be made, warm-ups included, for the time that is left."""
     works = [results.workload(name) for arm in results.arms for name in results.missing(arm)]
     return sum(1 for work in works for _ in steps(situation, work, results.id, ignore_eos=False))
+
+
+def left(elapsed: float, deploys: Sequence[float], *, calls: tuple[int, int], further: int) -> str:
+    """How long the rest of a run may take, such as ``about 12 min left``.
+
+    Args:
+        elapsed: seconds since the run was opened.
+        deploys: seconds that each rollout of an arm took since then.
+        calls: how many of the calls have been made since then (at least one), and how many were to be made.
+        further: arms that are still to be deployed.
+    """
+    done, wanted = calls
+    # What served before is put back by one more rollout; without rollouts there is nothing to put back.
+    rollouts = (further + 1) * fmean(deploys) if deploys else 0.0
+    seconds = (elapsed - sum(deploys)) / done * (wanted - done) + rollouts
+    return f"about {seconds / MINUTE:.0f} min left" if seconds >= MINUTE else "less than a minute left"
 
 
 def _pieces(answer: Answer) -> tuple[float, float] | None:
