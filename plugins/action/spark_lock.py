@@ -11,7 +11,7 @@ from ansible import constants
 from ansible.plugins.action import ActionBase
 from sparkpair.inputs import left_out, plain
 
-NOTED = ("release", "verb", "reason")
+NOTED = ("release", "verb", "reason", "phase")
 PASSED = ("root", "state", "run", "reason", "force", "phase")
 
 

@@ -37,6 +37,7 @@ class ActionModule(ActionBase):
             "image": plan["image"],
             "overlays": plan["overlays"],
             "previous": args.get("previous"),
+            **({"returned_to": args["returned_to"]} if args.get("returned_to") else {}),
             "reason": args.get("reason") or "",
             "gates": args.get("gates") or [],
             "phases": args.get("phases") or {},

@@ -34,7 +34,7 @@ options:
     type: str
     default: ""
   phase:
-    description: Phase that the run enters. Required with C(state=advanced).
+    description: Phase that the run enters, or begins with. Required with C(state=advanced).
     type: str
     default: ""
   force:

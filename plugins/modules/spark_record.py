@@ -31,6 +31,9 @@ options:
   previous:
     description: Release that was current before.
     type: str
+  returned_to:
+    description: Release that serves again after this run failed.
+    type: str
   reason:
     description: Why, when the outcome is not accepted.
     type: str

@@ -60,6 +60,28 @@ def test_a_pair_as_it_was_accepted_has_no_drift() -> None:
     assert drift(pair(), NAMES) == []
 
 
+@pytest.mark.parametrize("returned_to", [RELEASE, ""])
+def test_the_release_that_a_return_went_to_is_what_is_wanted(returned_to: str) -> None:
+    """Regression: after a return to an older release the last acceptance was another one, and drift never ended."""
+    states = pair()
+    for found in states.values():
+        found["history"] += [
+            {"run": "s", "release": "0" * 12, "outcome": "accepted"},
+            {"run": "t", "release": "1" * 12, "outcome": "rolled_back", "returned_to": returned_to},
+        ]
+    found = drift(states, NAMES)
+    assert (found == []) == bool(returned_to), found
+
+
+def test_an_acceptance_that_one_rank_could_not_record_and_the_return_from_it_are_no_drift() -> None:
+    states = pair()
+    states[0]["history"] += [
+        {"run": "s", "release": "0" * 12, "outcome": "accepted"},
+        {"run": "s", "release": "0" * 12, "outcome": "rolled_back", "returned_to": RELEASE},
+    ]
+    assert drift(states, NAMES) == []
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [

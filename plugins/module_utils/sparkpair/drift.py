@@ -10,8 +10,12 @@ from .live import named, rank_reasons
 
 
 def _accepted(state: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    found = [e for e in state["history"] if e["outcome"] == history.ACCEPTED]
-    return found[-1] if found else None
+    """The acceptance of what the record says serves: the last one, or that of the release a later return went to."""
+    entries = state["history"]
+    taken = [e for e in entries if e["outcome"] == history.ACCEPTED]
+    ends = [e["release"] if e["outcome"] == history.ACCEPTED else e.get("returned_to") for e in entries]
+    serving = next((release for release in reversed(ends) if release), None)
+    return next((e for e in reversed(taken) if e["release"] == serving), None)
 
 
 def rank_drift(name: str, state: Mapping[str, Any]) -> list[str]:
