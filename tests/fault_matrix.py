@@ -58,6 +58,8 @@ FAULTS = (
           "it is missing"),
     Fault("current is no link", "lock", "a directory stands in the place of the link on the worker", UNTOUCHED,
           "is not a link"),
+    Fault("Docker hangs at the lock", "lock", "dockerd of the worker is suspended", UNTOUCHED,
+          "Docker does not answer", again=True),
     Fault("lock held", "lock", "another run holds the lock", UNTOUCHED, "never taken over"),
     Fault("lock stale", "lock", "a run of three days ago holds the lock", UNTOUCHED, "held for 3 d"),
     Fault("lock half taken", "lock", "only the worker's lock is there, without a note", UNTOUCHED,

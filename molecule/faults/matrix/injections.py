@@ -183,6 +183,14 @@ def _(bench: Bench) -> Run:
     return _spoil_staged(bench, "rm -rf $PWD", *new())
 
 
+@injects("Docker hangs at the lock")
+def _(bench: Bench) -> Run:
+    try:
+        return bench.deploy(*new(), at=TAKEN, then=lambda _: bench.sudo(1, "pkill -STOP -x dockerd"))
+    finally:
+        bench.sudo(1, "pkill -CONT -x dockerd")
+
+
 @injects("current is no link")
 def _(bench: Bench) -> Run:
     with bench.changed(
