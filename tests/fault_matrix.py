@@ -20,7 +20,10 @@ PHASES = ("plan", "probe", "preflight", "stage", "lock", "stop", "switch", "star
 
 @dataclass(frozen=True)
 class Fault:
-    """One row; ``says`` is a part of what the screen shows. An ``again`` row repeats a kind that another one has."""
+    """One row; ``says`` is a part of what the screen shows, ``lost`` the rank that cannot be reached when it ends.
+
+    An ``again`` row repeats a kind that another one has.
+    """
 
     name: str
     phase: str
@@ -28,6 +31,7 @@ class Fault:
     end: str
     says: str
     again: bool = False
+    lost: int | None = None
 
 
 FAULTS = (
@@ -80,12 +84,14 @@ FAULTS = (
           "in phase switch"),
     Fault("worker killed while it starts", "start", "docker kill, real Ray", RETURNED, "ended with exit code 137"),
     Fault("head unreachable while it starts", "start", "SSH of the head is cut", DOWN, "could not be reached",
-          again=True),
+          again=True, lost=0),
     Fault("head killed while it starts", "start", "docker kill, real Ray", RETURNED, "ended with exit code 137",
           again=True),
     Fault("Docker restarted mid-start", "start", "systemctl restart docker on the worker", RETURNED, "spark-1"),
-    Fault("worker rebooted mid-start", "start", "the worker restarts", DOWN, "could not be reached", again=True),
-    Fault("worker unreachable while it starts", "start", "SSH of the worker is cut", DOWN, "could not be reached"),
+    Fault("worker rebooted mid-start", "start", "the worker restarts", DOWN, "could not be reached",
+          again=True, lost=1),
+    Fault("worker unreachable while it starts", "start", "SSH of the worker is cut", DOWN, "could not be reached",
+          lost=1),
     Fault("controller killed while it starts", "start", "SIGKILL of ansible-playbook", LOCKED, "in phase start",
           again=True),
     Fault("never healthy", "start", "/health answers 503 for ever", RETURNED, "not ready within", again=True),
@@ -107,7 +113,7 @@ FAULTS = (
     Fault("record cannot be written", "gates", "the worker's history becomes read-only", RETURNED,
           "the history cannot be written"),
     Fault("worker unreachable in the gates", "gates", "SSH of the worker is cut", DOWN, "could not be reached",
-          again=True),
+          again=True, lost=1),
     Fault("Ctrl-C in the gates", "gates", "SIGINT to ansible-playbook", LOCKED, "in phase gates"),
     Fault("return fails too", "return", "the old release is damaged when the new one fails", DOWN,
           "the return failed too"),

@@ -92,10 +92,8 @@ def returned(bench: Bench, fault: Fault, run: Run, old: str, before: list[str]) 
 def down(bench: Bench, fault: Fault, run: Run, old: str, before: list[str]) -> None:
     """Every rank that could be reached is stopped; the lock says why, where there was a pair to lose."""
     del old, before
-    lost = (
-        0 if "head unreachable" in fault.name else 1 if {"unreachable", "rebooted"} & set(fault.name.split()) else None
-    )
-    assert [bench.sudo(rank, "docker ps -aq") for rank in (0, 1) if rank != lost] == [""] * (2 if lost is None else 1)
+    reached = [rank for rank in (0, 1) if rank != fault.lost]
+    assert {rank: bench.sudo(rank, "docker ps -aq") for rank in reached} == dict.fromkeys(reached, "")
     if fault.phase == "later":
         assert run.code == 2
         return
@@ -103,7 +101,7 @@ def down(bench: Bench, fault: Fault, run: Run, old: str, before: list[str]) -> N
     if fault is FIRST:
         assert bench.lock() == ["", ""]
         return
-    assert "stopped" in bench.lock()[1 if lost == 0 else 0]
+    assert "stopped" in bench.lock()[reached[0]]
     refused_and_released(bench)
 
 
