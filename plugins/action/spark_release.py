@@ -50,8 +50,9 @@ class ActionModule(ActionBase):
             # Only the key is wanted here, so settings that do not resolve are none of this action's business.
             inputs = read_inputs(task_vars or {}, self._templar, self._loader, stock=True)
             keyed = bool(args.get("api_key_set"))
-            # An older release may have had another key than today's settings; its own then stays on the rank.
-            wanted["keep_secrets"] = ["api_key"] if keyed and not inputs.api_key else []
+            # The key is part of what a release is, so one on record goes on with its own, which is on the rank only.
+            own = bool(args.get("own_key")) or not inputs.api_key
+            wanted["keep_secrets"] = ["api_key"] if keyed and own else []
             wanted["secrets"] = {
                 "ray_token": shared.once(folder, "ray_token"),
                 "api_key": inputs.api_key if keyed else "",

@@ -58,7 +58,7 @@ class ActionModule(ActionBase):
             "leftovers": any(s["leftovers"] for s in states.values() if s is not None),
             "run": args.get("run"),
             "advisory": advisory(plan) if plan else [],
-            "notes": live.notes(states, names) if recorded else [],
+            "notes": live.notes(states, names, str(args.get("run") or "")) if recorded else [],
             "outlook": live.outlook(states),
             "keep": {str(rank): releases for rank, releases in kept.items()},
             "fallback": fallback,

@@ -8,7 +8,8 @@ description:
   - With C(state=staged) the action renders the plan on the controller and ships all files of the rank in one call. The
     rank writes them beside the live release and moves the directory into place when it is whole.
   - With C(state=prepared) a release that is complete gets its secrets for the coming start, and the link that will
-    become C(current) lies ready. A release that is damaged or missing is refused.
+    become C(current) lies ready. A release that is damaged or missing is refused. C(state=unprepared) takes that link
+    away again.
   - With C(state=current) the link C(current) moves by rename. With C(state=none) it is removed.
   - With C(state=pruned) every release is removed but C(keep) and the current one, and so is what interrupted runs left.
 options:
@@ -19,7 +20,7 @@ options:
   state:
     description: What is wanted.
     type: str
-    choices: [staged, prepared, current, none, pruned]
+    choices: [staged, prepared, unprepared, current, none, pruned]
     default: staged
   plan:
     description: The plan that M(spark_plan) returned. Required with C(state=staged).
@@ -49,6 +50,11 @@ options:
     default: {}
   api_key_set:
     description: Whether the release asks clients for the API key. Used with C(state=prepared).
+    type: bool
+    default: false
+  own_key:
+    description: Whether the release keeps the key that it has on the rank, where it has one, whatever the settings say.
+      Used with C(state=prepared).
     type: bool
     default: false
   keep_secrets:
@@ -99,7 +105,7 @@ EXAMPLES = r"""
 RETURN = r"""
 release:
   description: Id of the release.
-  returned: state is staged or prepared
+  returned: state is staged, prepared or unprepared
   type: str
 damage:
   description: What was wrong with an older copy of the same release.

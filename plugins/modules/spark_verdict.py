@@ -106,7 +106,8 @@ untried:
   returned: always
   type: bool
 notes:
-  description: What interrupted runs left, and in what the ranks' records differ. Needs states read with records.
+  description: What interrupted runs left, a rollout lock that another run holds, and in what the ranks' records differ.
+    Needs states read with records.
   returned: always
   type: list
   elements: str

@@ -125,6 +125,7 @@ class Site:
             "history": [entry | {"verb": "deploy"}] if accepted else [],
             "later": [entry | {"verb": verb} for verb in later],
             "history_damaged": [],
+            "lock": None,
             "checks": {release: []},
             "plans": {release: self.plan},
         }

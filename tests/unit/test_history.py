@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ def state(*entries: dict[str, Any], current: str | None = None, **more: Any) -> 
         "hostname": "spark",
         "history": list(entries),
         "history_damaged": [],
+        "lock": None,
         "leftovers": [],
         "current": current,
         "checks": {e["release"]: [] for e in entries if e["release"]},
@@ -84,6 +86,48 @@ def test_no_mark_in_a_text_cuts_its_line(tmp_path: Path, mark: str) -> None:
     assert found.damaged == []
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"reason": "half of a character: \\ud800"},
+        {"time": 20260301},
+        {"gates": 7},
+        {"gates": ["auth"]},
+        {"gates": [{"name": "auth"}]},
+        {"start_seconds": "40"},
+        {"figures": {"kv_pool_tokens": "many"}},
+        {"figures": [1]},
+        {"release": None},
+        {"start_seconds": float("nan")},
+    ],
+    ids=str,
+)
+def test_an_entry_that_nobody_can_work_with_counts_as_damaged(tmp_path: Path, odd: dict[str, Any]) -> None:
+    history.append(tmp_path, entry(A))
+    line = json.dumps(entry(B) | odd).replace("\\\\ud800", "\\ud800")
+    with (tmp_path / history.FILE).open("a") as stream:
+        stream.write(line + "\n" + "[" * 100_000 + "\n")
+    history.append(tmp_path, entry(C))
+    found = history.read(tmp_path)
+    assert [e["release"] for e in found.entries] == [A, C]
+    assert found.damaged == [2, 3]
+    json.dumps(found.entries, ensure_ascii=False).encode()
+
+
+def test_an_entry_as_runs_write_it_counts(tmp_path: Path) -> None:
+    whole = entry(
+        A,
+        time="2026-03-01T00:00:00Z",
+        gates=[{"name": "auth", "ok": True}],
+        figures={"kv_pool_tokens": 1.5},
+        start_seconds=40.5,
+        previous=None,
+        phases={"ray": 3.0},
+    )
+    history.append(tmp_path, whole)
+    assert history.read(tmp_path) == history.History([whole], [])
+
+
 # --- records that differ ---------------------------------------------------------------------------------------------
 
 
@@ -137,6 +181,13 @@ def test_an_interrupted_run_is_told_until_another_one_ended() -> None:
     (text, _) = live.notes(pair(entry(A), killed), NAMES)
     assert text == f"spark-0: the last run (run-{B}-interrupted, deploy of {B}) was interrupted in phase start"
     assert live.notes(pair(entry(A), killed, entry(C)), NAMES) == []
+
+
+def test_a_lock_of_another_run_is_told_and_the_own_one_is_not() -> None:
+    states = pair(entry(A))
+    states[1]["lock"] = {"run": "killed", "text": "held for 3 h by op on laptop"}
+    assert live.notes(states, NAMES, "mine") == ["spark-1: the rollout lock is held for 3 h by op on laptop"]
+    assert live.notes(states, NAMES, "killed") == []
 
 
 def test_leftovers_are_named() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sparkpair import history
 from sparkpair.images import RAY_PROBE
 from sparkpair.preflight import CHECKS, IDS, check, chosen, verdict
 from sparkpair.preflight_fabric import discover, gid_rows, netdev_of
@@ -791,3 +792,25 @@ def test_an_image_that_lies_here_under_its_source_s_name_only_is_told(staged: bo
     assert [f["level"] for f in result["findings"]] == [level]
     assert f"but {spark.image_name}, which it comes from, is" in result["findings"][0]["observed"]
     assert result["facts"]["image"]["digests"]
+
+
+@pytest.mark.parametrize(("accepted", "levels"), [("sha256:other", ["degraded"]), ("", []), (None, [])])
+def test_an_image_whose_name_means_other_bytes_than_at_the_acceptance_is_told(
+    accepted: str | None, levels: list[str], tmp_path: Path
+) -> None:
+    spark = kit("one_cable")[0]
+    host = spark.build(tmp_path)
+    if accepted is not None:
+        entry = {"release": spark.plan["release"], "outcome": history.ACCEPTED, "image_id": accepted}
+        history.append(host.path(PROBE.root), entry)
+    found = check(host, spark.plan, spark.rank, replace(PROBE, staged=True), only=["image"])["findings"]
+    assert [f["level"] for f in found] == levels
+    assert all("sha256:other, which release" in f["wanted"] for f in found)
+
+
+def test_an_image_whose_name_means_the_same_bytes_is_no_finding(tmp_path: Path) -> None:
+    spark = kit("one_cable")[0]
+    host = spark.build(tmp_path)
+    entry = {"release": spark.plan["release"], "outcome": history.ACCEPTED, "image_id": spark.image["Id"]}
+    history.append(host.path(PROBE.root), entry)
+    assert check(host, spark.plan, spark.rank, PROBE, only=["image"])["findings"] == []

@@ -440,6 +440,16 @@ def test_a_prepared_switch_is_one_rename_and_moves_nothing_before(store: Store) 
     assert store.leftovers() == []
 
 
+def test_a_switch_that_will_not_happen_is_taken_back_and_only_that(store: Store) -> None:
+    store.stage(OTHER, FILES)
+    store.prepare(OTHER)
+    assert not store.unprepare(ID)
+    assert store.leftovers() == [".current-next"]
+    assert store.unprepare(OTHER)
+    assert store.leftovers() == []
+    assert not store.unprepare(OTHER)
+
+
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_what_stands_in_the_place_of_current_is_refused_before_the_switch(store: Store, kind: str) -> None:
     store.link.mkdir() if kind == "folder" else store.link.write_text("")

@@ -14,6 +14,15 @@ from typing import Any
 FILE = "history.jsonl"
 ACCEPTED = "accepted"
 INTERRUPTED = "interrupted"
+NEEDED = {"release": str, "outcome": str}
+OPTIONAL: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("run", "verb", "phase", "time", "reason", "who", "controller"), str),
+    **dict.fromkeys(("image_id", "spec_method", "previous", "returned_to"), str),
+    **dict.fromkeys(("start_seconds", "verify_tokens", "dflash_tokens"), (int, float)),
+    **dict.fromkeys(("phases", "figures"), dict),
+    **dict.fromkeys(("gates", "overlays", "advisory"), list),
+}
+"""Types of what is read back out of an entry; a field without a value counts as absent."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +42,29 @@ def read(root: Path) -> History:
         return History([], [])
     entries, damaged = [], []
     for number, line in enumerate(lines, 1):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            entry = None
-        if isinstance(entry, dict) and isinstance(entry.get("release"), str) and isinstance(entry.get("outcome"), str):
+        entry = _entry(line)
+        if entry is not None:
             entries.append(entry)
         elif line.strip():
             damaged.append(number)
     return History(entries, damaged)
+
+
+def _entry(line: str) -> dict[str, Any] | None:
+    """The entry in a line, or None when it is none that can be worked with and sent on."""
+    try:
+        entry = json.loads(line)
+        # JSON can name half of a character, which no text that leaves this process may hold.
+        json.dumps(entry, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), kind) for name, kind in NEEDED.items()):
+        return None
+    if not all(entry.get(name) is None or isinstance(entry[name], kind) for name, kind in OPTIONAL.items()):
+        return None
+    gates, figures = entry.get("gates") or [], entry.get("figures") or {}
+    whole = all(isinstance(gate, dict) and isinstance(gate.get("ok"), bool) for gate in gates)
+    return entry if whole and all(isinstance(value, int | float) for value in figures.values()) else None
 
 
 def append(root: Path, entry: dict[str, Any]) -> bool:

@@ -125,18 +125,21 @@ def verdict(
     return Verdict(not reasons, reasons, probe)
 
 
-def notes(states: Mapping[int, Mapping[str, Any] | None], names: Mapping[int, str]) -> list[str]:
+def notes(states: Mapping[int, Mapping[str, Any] | None], names: Mapping[int, str], run: str = "") -> list[str]:
     """What an operator should know although it decides nothing: remains and records of runs that did not end well.
 
     Args:
         states: rank to the state of ``spark_state`` with records, or None for a rank that was not reached.
         names: rank to the name to show.
+        run: the run that asks, whose own lock is no news.
     """
     known = {rank: state for rank, state in states.items() if state is not None}
     found = []
     for rank, state in sorted(known.items()):
         if state["leftovers"]:
             found.append(f"{names[rank]}: an interrupted run left {', '.join(state['leftovers'])}")
+        if state["lock"] and state["lock"]["run"] != run:
+            found.append(f"{names[rank]}: the rollout lock is {state['lock']['text']}")
         last = history.interrupted(state["history"])
         if last:
             what = f"{last.get('verb') or 'unknown verb'} of {last.get('release') or 'an unknown release'}"

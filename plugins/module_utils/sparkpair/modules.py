@@ -43,7 +43,10 @@ def spark_release() -> None:
     module = AnsibleModule(
         argument_spec={
             "root": ROOT,
-            "state": {"choices": ["staged", "prepared", "current", "none", "pruned"], "default": "staged"},
+            "state": {
+                "choices": ["staged", "prepared", "unprepared", "current", "none", "pruned"],
+                "default": "staged",
+            },
             "release": {"type": "str"},
             "files": {"type": "list", "elements": "dict", "default": []},
             "secrets": {"type": "dict", "no_log": True, "default": {}},
@@ -53,13 +56,21 @@ def spark_release() -> None:
         required_if=[
             ("state", "staged", ("release", "files")),
             ("state", "prepared", ("release",)),
+            ("state", "unprepared", ("release",)),
             ("state", "current", ("release",)),
         ],
         supports_check_mode=True,
     )
     store = Store(Path(module.params["root"]))
     try:
-        bodies = {"staged": _stage, "prepared": _prepare, "current": _switch, "none": _switch, "pruned": _prune}
+        bodies = {
+            "staged": _stage,
+            "prepared": _prepare,
+            "unprepared": _unprepare,
+            "current": _switch,
+            "none": _switch,
+            "pruned": _prune,
+        }
         result = bodies[module.params["state"]](module, store)
     except StoreError as error:
         module.fail_json(msg=str(error))
@@ -112,6 +123,12 @@ def _prepare(module: AnsibleModule, store: Store) -> dict[str, Any]:
         store.prepare(release)
         store.arm(release, module.params["secrets"], keep=module.params["keep_secrets"])
     return {"changed": False, "release": release, "before": store.current()}
+
+
+def _unprepare(module: AnsibleModule, store: Store) -> dict[str, Any]:
+    release = module.params["release"]
+    taken = store.unprepare(release) if not module.check_mode else False
+    return {"changed": taken, "release": release}
 
 
 def _switch(module: AnsibleModule, store: Store) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from . import images
+from . import history, images
 from .memory import gib
 from .preflight_host import Context, Finding, Skipped
 from .weights import HF_TARGET, repository_folder
@@ -118,6 +118,23 @@ def image(ctx: Context) -> Iterator[Finding]:
             wanted=wanted,
             remedy=f"docker image rm {reference}, then pull it again for linux/{wanted}",
         )
+    was = _accepted_image(ctx)
+    if ctx.image_data and was and was != ctx.image_data.get("Id"):
+        # Degraded only: Docker's two image stores give the same image different ids.
+        yield ctx.finding(
+            "image",
+            "degraded",
+            observed=f"{ctx.image} names {ctx.image_data.get('Id')}",
+            wanted=f"{was}, which release {ctx.plan['release']} ran when it was accepted",
+            remedy="pin the image by digest, so that a tag that moves cannot change what a release runs",
+        )
+
+
+def _accepted_image(ctx: Context) -> str:
+    """Id of the image with which this host accepted the plan's release last, or ""."""
+    entries = history.read(ctx.host.path(ctx.options.root)).entries
+    taken = [e for e in entries if e["outcome"] == history.ACCEPTED and e["release"] == ctx.plan["release"]]
+    return str(taken[-1].get("image_id") or "") if taken else ""
 
 
 def ray(ctx: Context) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import containers, history, images, kernel, memory, sensors
+from . import containers, history, images, kernel, lock, memory, sensors
 from .runner import Runner
 from .store import Store
 
@@ -71,7 +71,8 @@ def read(
         ``plan`` (the current release's, or None), ``docker`` (None, or why it did not answer), ``containers`` (list),
         ``layers`` (image id of a container to a digest over its layers, "" when it is not known),
         ``ray`` when asked; with records also ``history`` (entries), ``history_damaged`` (line numbers), ``checks``
-        (release to its damage) and ``plans`` (release to its plan); with host also ``sensors`` and ``kernel``.
+        (release to its damage), ``plans`` (release to its plan) and ``lock`` (``run`` and ``text`` of the rollout lock,
+        None when nobody holds it); with host also ``sensors`` and ``kernel``.
     """
     store = Store(root)
     current = store.current()
@@ -101,6 +102,8 @@ def read(
         state["history"], state["history_damaged"] = recorded.entries, recorded.damaged
         state["checks"] = {r: store.check(r).damage for r in store.ids()}
         state["plans"] = {r: _plan(store, r) for r in store.ids()}
+        held = lock.read(root)
+        state["lock"] = {"run": str(held.holder.get("run", "")), "text": held.text()} if held.held else None
     try:
         found = containers.find(runner)
     except containers.DockerError as error:

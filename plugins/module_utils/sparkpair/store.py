@@ -217,6 +217,19 @@ class Store:
         except OSError as error:
             raise StoreError(f"cannot prepare {self.link}: {error}") from error
 
+    def unprepare(self, release: str) -> bool:
+        """Take back what ``prepare`` laid ready for a switch that will not happen; False when nothing lay there.
+
+        Raises StoreError.
+        """
+        if not self._next.is_symlink() or self._next.readlink().name != release:
+            return False
+        try:
+            self._next.unlink()
+        except OSError as error:
+            raise StoreError(f"cannot remove {self._next}: {error}") from error
+        return True
+
     def switch(self, release: str | None) -> None:
         """Point ``current`` at a release by rename, or remove the link with None. Raises StoreError."""
         if release is not None and not self.path(release).is_dir():

@@ -1,0 +1,96 @@
+"""spark_release's prepared.yml in real ansible-playbook runs: two hosts behind an ssh that runs here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sparkpair.store import File, Store
+
+from tests.planning import host_variables
+from tests.sshhere import configure, program
+
+PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
+ID = "a" * 12
+
+
+class Site:
+    """Two ranks that hold a release with a key of its own, and settings that name today's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.stores = [Store(folder / f"spark-{rank}") for rank in (0, 1)]
+        for store in self.stores:
+            store.stage(ID, [File("compose.yaml", b"services: {}\n", 0o644)])
+            store.arm(ID, {"api_key": "its own"})
+        program(folder / "sudo", 'for last; do :; done\nexec sh -c "$last"\n')
+        program(folder / "ssh", 'for last; do :; done\nexec sh -c "$last"\n')
+        configure(folder)
+        hosts = {
+            f"spark-{rank}": {
+                **host_variables(rank),
+                "ansible_host": f"192.0.2.{rank + 1}",
+                "ansible_python_interpreter": sys.executable,
+                "ansible_become_exe": str(folder / "sudo"),
+                "spark_release_root": str(store.root),
+                "api_key": "of-today",
+            }
+            for rank, store in enumerate(self.stores)
+        }
+        (folder / "hosts.json").write_text(json.dumps({"all": {"children": {"sparks": {"hosts": hosts}}}}))
+
+    def prepare(self, *, own_key: bool) -> subprocess.CompletedProcess[str]:
+        """Have the release prepared."""
+        task = {
+            "ansible.builtin.include_role": {"name": "spark_release", "tasks_from": "prepared.yml"},
+            "vars": {
+                "spark_release_id": ID,
+                "spark_release_api_key_set": True,
+                "spark_release_own_key": own_key,
+            },
+        }
+        play = {"hosts": "sparks", "gather_facts": False, "any_errors_fatal": True, "tasks": [task]}
+        (self.folder / "play.json").write_text(json.dumps([play]))
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
+        return subprocess.run(
+            [PLAYBOOK, "-i", "hosts.json", "play.json"],
+            cwd=self.folder,
+            env=clean,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    @property
+    def keys(self) -> list[str]:
+        """The key that each rank would start the release with."""
+        return [(store.path(ID) / "secrets" / "api_key").read_text() for store in self.stores]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize(("own_key", "key"), [(True, "its own"), (False, "of-today")])
+def test_a_release_on_record_serves_with_its_own_key_and_a_new_one_with_todays(
+    site: Site, own_key: bool, key: str
+) -> None:
+    done = site.prepare(own_key=own_key)
+    assert done.returncode == 0, done.stdout
+    assert site.keys == [key, key]
+    assert [store.leftovers() for store in site.stores] == [[".current-next"], [".current-next"]]
+    assert "of-today" not in done.stdout
+
+
+def test_a_rank_that_cannot_be_prepared_leaves_no_link_ready_on_the_other(site: Site) -> None:
+    (site.stores[1].path(ID) / "compose.yaml").write_text("services: {stray: {}}\n")
+    done = site.prepare(own_key=True)
+    assert done.returncode == 2, done.stdout
+    assert "compose.yaml: content differs" in done.stdout
+    assert f"release {ID} could not be prepared on every rank" in done.stdout
+    assert [store.leftovers() for store in site.stores] == [[], []]
