@@ -36,12 +36,13 @@ class ActionModule(ActionBase):
         folder = Path(constants.DEFAULT_LOCAL_TMP) / "sparkpair"
         # Messages of an earlier wait in the same run (a return after a failure) must not be taken for this one's.
         mine = f"wait-{args['attempt']}-{plan['release']}-"
+        place = {"root": args["root"]} if "root" in args else {}
 
         def look(cursor: str, phase: str, hold: float) -> dict[str, Any]:
             wanted = {"state": "watched", "release": plan["release"], "cursor": cursor, "phase": phase, "hold": hold}
             started = time.monotonic()
             seen = self._execute_module(
-                module_name="spark_engine", module_args=wanted | {"health_url": url}, task_vars=task_vars
+                module_name="spark_engine", module_args=wanted | place | {"health_url": url}, task_vars=task_vars
             )
             if "watch" not in seen and time.monotonic() - started < hold:
                 time.sleep(1)

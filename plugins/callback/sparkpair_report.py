@@ -31,6 +31,7 @@ options:
         key: reports
 """
 
+NOTHING = "nothing was done: no task was run on any host of the group sparks; look at -i and --start-at-task"
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -95,7 +96,13 @@ class CallbackModule(CallbackBase):
         if self._report is None:
             return
         failed = any(stats.summarize(h)["failures"] or stats.summarize(h)["unreachable"] for h in stats.processed)
+        if not stats.processed:
+            # Ansible calls it a success when the inventory has none of the play's hosts, or no task was chosen.
+            self._report.merge({"outcome": "refused", "messages": [NOTHING]})
+            self._display.error(NOTHING)
         root = self.get_option("reports")
         path = self._report.write(Path(root) if root else CHECKOUT / "reports", failed=failed)
         shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         self._display.display(f"report: {shown}")
+        if not stats.processed:
+            raise SystemExit(2)

@@ -12,6 +12,10 @@ description:
   - With C(state=watched) the rank follows the container's log until the phase changes, the engine is ready or has
     failed, or C(hold) seconds have passed. The action M(spark_wait) calls it again and again.
 options:
+  root:
+    description: Directory of releases on the rank. The secrets in it are hidden in what C(state=watched) shows.
+    type: path
+    default: /opt/sparkpair
   state:
     description: What is wanted.
     type: str

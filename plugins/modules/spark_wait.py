@@ -9,6 +9,10 @@ description:
   - Ends early on every rank when one rank's engine exits, logs a line that cannot be recovered from, disappears, or
     logs nothing for C(stall) seconds. Each rank then fails with its own last log lines.
 options:
+  root:
+    description: Directory of releases on the rank. The secrets in it are hidden in log lines that are shown.
+    type: path
+    default: /opt/sparkpair
   plan:
     description: The plan, or the plan of the release that starts.
     type: dict

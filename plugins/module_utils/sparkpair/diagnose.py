@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from . import containers
 from .runner import Runner
@@ -48,6 +50,16 @@ def collect(root: Path, runner: Runner) -> dict[str, str]:
             texts[f"{container.name}-ray.txt"] = _said(runner, ["docker", "exec", container.id, "ray", "status"])
     hidden = _secrets(root)
     return {name: _without(text, hidden) for name, text in sorted(texts.items())}
+
+
+def discreet(root: Path, watch: Mapping[str, Any]) -> dict[str, Any]:
+    """What a look at an engine gives (``engine.Watch.as_dict``), without the secrets of this rank's releases.
+
+    An engine that fails may print its environment, or a stack trace with values.
+    """
+    hidden = _secrets(root)
+    texts = {key: _without(watch[key], hidden) for key in ("detail", "reason")}
+    return {**watch, **texts, "lines": [_without(line, hidden) for line in watch["lines"]]}
 
 
 def _said(runner: Runner, argv: list[str]) -> str:

@@ -170,6 +170,7 @@ def spark_engine() -> None:
     """Module ``spark_engine``: drain or stop the engine of this rank, wait for memory, or watch one that starts."""
     module = AnsibleModule(
         argument_spec={
+            "root": ROOT,
             "state": {"choices": ["drained", "stopped", "settled", "watched"], "required": True},
             "grace": {"type": "int", "default": 60},
             "metrics_url": {"type": "str"},
@@ -200,7 +201,7 @@ def spark_engine() -> None:
             phase=params["phase"],
             hold=params["hold"],
         )
-        module.exit_json(changed=False, watch=seen.as_dict())
+        module.exit_json(changed=False, watch=diagnose.discreet(Path(params["root"]), seen.as_dict()))
     try:
         stopped = engine.stop(run, params["grace"], dry=module.check_mode)
     except engine.EngineError as error:
@@ -322,9 +323,14 @@ def spark_lock() -> None:
         else:
             changed = lock.release(root, None if params["force"] else holder)
             if changed and params["force"]:
-                _remember_interruption(root, found, params)
+                try:
+                    _remember_interruption(root, found, params)
+                except OSError as error:
+                    module.warn(f"the lock is released, but the history cannot tell of it: {error}")
     except (lock.LockError, OSError) as error:
-        module.fail_json(msg=str(error), sparkpair_report={"outcome": "refused", "messages": [str(error)]})
+        # A lock that is not given keeps a run from the pair; any later failure may have a pair behind it that was touched.
+        refused = {"outcome": "refused"} if params["state"] == "held" else {}
+        module.fail_json(msg=str(error), sparkpair_report={**refused, "messages": [str(error)]})
     module.exit_json(changed=changed, held=lock.read(root).held, **before)
 
 
