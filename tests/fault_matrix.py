@@ -114,9 +114,13 @@ FAULTS = (
           "the history cannot be written"),
     Fault("worker unreachable in the gates", "gates", "SSH of the worker is cut", DOWN, "could not be reached",
           again=True, lost=1),
+    Fault("root turns read-only", "gates", "/opt/sparkpair of the worker is mounted read-only", DOWN, "not restored",
+          again=True),
     Fault("Ctrl-C in the gates", "gates", "SIGINT to ansible-playbook", LOCKED, "in phase gates"),
     Fault("return fails too", "return", "the old release is damaged when the new one fails", DOWN,
           "the return failed too"),
+    Fault("worker unreachable on the way back", "return", "garbage, and SSH of the worker is cut in the return", DOWN,
+          "spark-1 could not be reached any more", lost=1),
     Fault("worker killed after acceptance", "later", "docker kill of a serving worker", DOWN,
           "does not run; found sparkpair-engine (exited"),
 )  # fmt: skip

@@ -173,6 +173,45 @@ def test_half_a_pair_is_not_released_but_shown(site: Site) -> None:
     assert site.locked == [False, False]
 
 
+def test_a_lock_is_released_where_the_history_cannot_tell_of_it(site: Site) -> None:
+    site.lock(0, 1)
+    history = [site.folder / f"spark-{rank}" / "root" / "history.jsonl" for rank in (0, 1)]
+    history[0].mkdir()
+    released = site.run("lock", "-e", "lock=release", "-e", "reason=seen")
+    assert released.returncode == 0, released.stdout
+    assert "the lock is released, but the history cannot tell of it" in released.stdout + released.stderr
+    assert site.locked == [False, False]
+    assert json.loads(history[1].read_text())["outcome"] == "interrupted"
+
+
+@pytest.mark.parametrize(("state", "outcome"), [("held", "refused"), ("advanced", None)])
+def test_only_a_lock_that_is_not_given_leaves_a_pair_untouched(site: Site, state: str, outcome: str | None) -> None:
+    site.lock(0)
+    root = site.folder / "spark-0" / "root"
+    asked = {"root": str(root), "state": state, "run": "mine", "phase": "start"}
+    done = subprocess.run(
+        [
+            PLAYBOOK.with_name("ansible"),
+            "-i",
+            "hosts.json",
+            "spark-0",
+            "-o",
+            "-m",
+            "spark_lock",
+            "-a",
+            json.dumps(asked),
+        ],
+        cwd=site.folder,
+        env={k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = json.loads(done.stdout[done.stdout.index("{") :])
+    assert "FAILED!" in done.stdout, done.stdout
+    assert told["sparkpair_report"].get("outcome") == outcome
+
+
 def test_check_mode_stops_nothing(site: Site) -> None:
     site.run("stop", "--check")
     assert site.running == [True, True]

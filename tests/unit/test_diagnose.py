@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparkpair import diagnose
+from sparkpair.engine import Watch
 from sparkpair.runner import Completed
 
 TOKEN = "f00d" * 16
@@ -66,6 +67,17 @@ def test_no_secret_leaves_the_rank(tmp_path: Path) -> None:
     assert "hf_secret" not in everything
     assert texts["sparkpair-engine.log"] == "2026-03-01T00:00:01Z started with (hidden)\n"
     assert "--token (hidden)" in texts["processes.txt"]
+
+
+def test_an_engine_that_prints_its_environment_shows_no_secret_while_it_starts(tmp_path: Path) -> None:
+    collected(tmp_path)
+    seen = Watch("exited", "load", f"last: {TOKEN}", f"died with {TOKEN}", "c", 2, [f"TOKEN={TOKEN}", "Traceback"])
+    shown = diagnose.discreet(tmp_path, seen.as_dict())
+    assert TOKEN not in json.dumps(shown)
+    assert shown["lines"] == ["TOKEN=(hidden)", "Traceback"]
+    assert (shown["state"], shown["cursor"], shown["log_growth"]) == ("exited", "c", 2)
+    plain = Watch("starting", "load", "weights", "", "c", 1, ["loading"]).as_dict()
+    assert diagnose.discreet(tmp_path, plain) == plain
 
 
 def test_of_the_kernel_only_what_concerns_the_engine_is_kept(tmp_path: Path) -> None:

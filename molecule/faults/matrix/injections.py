@@ -380,6 +380,20 @@ def _(bench: Bench) -> Run:
     )
 
 
+@injects("worker unreachable on the way back")
+def _(bench: Bench) -> Run:
+    return _cut_at(bench, "TASK [spark_rollout : Switch to the release that was accepted before]", *new("garbage"))
+
+
+@injects("root turns read-only")
+def _(bench: Bench) -> Run:
+    freeze = f"mount --bind {ROOT} {ROOT} && mount -o remount,ro,bind {ROOT}"
+    try:
+        return bench.deploy(*new(), at=WARM, then=lambda _: bench.sudo(1, freeze))
+    finally:
+        bench.sudo(1, f"umount {ROOT}")
+
+
 @injects("worker killed after acceptance")
 def _(bench: Bench) -> Run:
     bench.sudo(1, "docker kill sparkpair-engine")

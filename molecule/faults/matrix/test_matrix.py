@@ -7,11 +7,12 @@ build on each other only through the old release that each of them finds and lea
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from bench import OLD, Bench, new
+from bench import OLD, Bench, Process, new
 from injections import INJECTIONS, STARTED
 
 from tests.fault_matrix import DOWN, FAULTS, LOCKED, RETURNED, UNTOUCHED, Fault
@@ -133,6 +134,27 @@ def test_a_run_whose_lock_was_released_leaves_the_pair_as_it_is(bench: Bench) ->
     assert "so the pair is left as it is" in run.screen
     assert all(engine(spark)["State"]["Running"] for spark in bench.sparks)
     assert bench.lock() == ["", ""]
+    healed(bench)
+    assert bench.leftovers() == []
+
+
+def test_a_controller_that_sleeps_through_a_colleagues_deploy_accepts_nothing(bench: Bench) -> None:
+    """It is suspended after its last gate; what the colleague has deployed meanwhile stays, in the record as well."""
+    theirs: list[Run] = []
+
+    def sleep_through(process: Process) -> None:
+        os.killpg(process.pid, signal.SIGSTOP)
+        assert bench.verb("lock", "-e", "lock=release", "-e", "reason=the laptop is away").code == 0
+        theirs.append(bench.verb("deploy", *new("", "-e", "port=8890")))
+        os.killpg(process.pid, signal.SIGCONT)
+
+    run = bench.deploy(*new(), at="TASK [spark_gate : Join what both rounds of gates found]", then=sleep_through)
+    assert theirs[0].code == 0, theirs[0].screen[-6000:]
+    assert (run.code, run.result["outcome"]) == (2, "failed"), run.screen[-6000:]
+    assert "so the pair is left as it is" in run.screen
+    assert bench.current(0) == bench.current(1) == theirs[0].result["release"]
+    drift = bench.verb("drift")
+    assert drift.code == 0, drift.screen
     healed(bench)
     assert bench.leftovers() == []
 

@@ -328,7 +328,7 @@ def spark_lock() -> None:
                 except OSError as error:
                     module.warn(f"the lock is released, but the history cannot tell of it: {error}")
     except (lock.LockError, OSError) as error:
-        # A lock that is not given keeps a run from the pair; any later failure may have a pair behind it that was touched.
+        # Only a lock that is not given keeps a run from the pair; any later failure may find a pair that was touched.
         refused = {"outcome": "refused"} if params["state"] == "held" else {}
         module.fail_json(msg=str(error), sparkpair_report={**refused, "messages": [str(error)]})
     module.exit_json(changed=changed, held=lock.read(root).held, **before)

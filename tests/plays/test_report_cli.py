@@ -1,0 +1,57 @@
+"""What a verb reports when it has nothing to act on: real ansible-playbook runs with the checkout's ansible.cfg."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
+
+
+def run(folder: Path, inventory: str, *arguments: str) -> tuple[int, str, dict[str, Any]]:
+    """Exit code, screen and result.json of ``history.yml`` with this inventory."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
+    done = subprocess.run(
+        [PLAYBOOK, "-i", inventory, "playbooks/history.yml", *arguments],
+        cwd=ROOT,
+        env={**clean, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "SPARKPAIR_REPORTS": str(folder / "reports")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    report = folder / "reports" / "history" / "latest" / "result.json"
+    return done.returncode, done.stdout + done.stderr, json.loads(report.read_text()) if report.exists() else {}
+
+
+@pytest.mark.parametrize("inventory", ["another group", "a path that is not there"])
+def test_a_verb_without_a_spark_is_no_success(tmp_path: Path, inventory: str) -> None:
+    hosts = tmp_path / "hosts.yml"
+    if inventory == "another group":
+        hosts.write_text("other:\n  hosts:\n    spark-0:\n")
+    code, screen, result = run(tmp_path, str(hosts))
+    assert code == 2, screen
+    assert "nothing was done" in screen
+    assert result["outcome"] == "refused"
+    assert "look at -i" in result["messages"][-1]
+
+
+def test_a_verb_that_was_told_to_run_no_task_is_no_success(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text("sparks:\n  hosts:\n    spark-0:\n      ansible_host: 192.0.2.1\n")
+    code, screen, result = run(tmp_path, str(hosts), "--start-at-task", "no such task")
+    assert (code, result["outcome"]) == (2, "refused"), screen
+
+
+def test_a_verb_with_a_spark_is_judged_by_what_it_finds(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text("sparks:\n  hosts:\n    spark-0:\n      ansible_host: 127.0.0.1\n      ansible_port: 1\n")
+    code, screen, result = run(tmp_path, str(hosts))
+    assert "nothing was done" not in screen
+    assert (code, result["outcome"]) != (2, "refused"), screen
