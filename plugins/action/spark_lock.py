@@ -34,7 +34,8 @@ class ActionModule(ActionBase):
         wanted = {key: args[key] for key in PASSED if args.get(key) is not None}
         # Ansible's own temporary folder of one start; it says which of two starts of the same command this is.
         wanted["session"] = Path(constants.DEFAULT_LOCAL_TMP).name
-        wanted["note"] = {**note, "who": getpass.getuser(), "controller": socket.gethostname()}
+        name = str(plain((task_vars or {}).get("inventory_hostname", "")))
+        wanted["note"] = {**note, "host": name, "who": getpass.getuser(), "controller": socket.gethostname()}
         result = self._execute_module(module_name="spark_lock", module_args=wanted, task_vars=task_vars)
         result.pop("invocation", None)
         return result

@@ -28,6 +28,14 @@ def test_the_same_run_takes_it_again_without_a_change(tmp_path: Path) -> None:
     assert not lock.take(tmp_path, NOTE)
 
 
+def test_two_names_that_lead_to_one_machine_are_refused(tmp_path: Path) -> None:
+    lock.take(tmp_path, {**NOTE, "host": "spark-0"})
+    assert not lock.take(tmp_path, {**NOTE, "host": "spark-0"})
+    with pytest.raises(lock.LockError, match="spark-1 and spark-0 lead to the same machine; correct ansible_host"):
+        lock.take(tmp_path, {**NOTE, "host": "spark-1"})
+    assert lock.read(tmp_path).holder["host"] == "spark-0"
+
+
 def test_another_run_is_refused_and_told_by_whom(tmp_path: Path) -> None:
     lock.take(tmp_path, {**NOTE, "time": 0.0})
     with pytest.raises(lock.LockError, match=r"held for \d+ d by op on laptop.*lock\.yml -e lock=release"):

@@ -96,6 +96,12 @@ def take(root: Path, note: dict[str, Any]) -> bool:
     except FileExistsError:
         found = read(root)
         if Holder(note["run"], note.get("session", "")).holds(found) and not found.holder.get("reason"):
+            if found.holder.get("host") != note.get("host"):
+                # Two names for one machine: the other machine would be left out, and this one done twice.
+                raise LockError(
+                    f"{note.get('host')} and {found.holder.get('host')} lead to the same machine; correct ansible_host "
+                    "in the inventory"
+                ) from None
             return False
         raise LockError(
             f"the lock is {found.text()}. It is never taken over: wait, or look at the pair and then run "
