@@ -58,6 +58,8 @@ class Site:
                 "spark_lock_root": str(spark / "root"),
                 "spark_stop_root": str(spark / "root"),
                 "spark_status_root": str(spark / "root"),
+                "spark_drift_root": str(spark / "root"),
+                "spark_history_root": str(spark / "root"),
             }
         program(folder / "sudo", 'for last; do :; done\nexec sh -c "$last"\n')
         # An unreachable host is one whose folder holds the file "off".
@@ -157,6 +159,16 @@ def test_half_a_pair_is_not_stopped(site: Site) -> None:
     assert done.returncode == 2, done.stdout
     assert "host spark-0 (from --limit)" in done.stdout
     assert site.running == [True, True]
+
+
+@pytest.mark.parametrize("verb", ["status", "drift", "history"])
+@pytest.mark.parametrize("limit", ["spark-0", "spark-1"])
+def test_half_a_pair_is_not_judged(site: Site, verb: str, limit: str) -> None:
+    done = site.run(verb, "--limit", limit)
+    assert done.returncode == 2, done.stdout
+    assert "half a pair tells nothing of the pair" in done.stdout + done.stderr
+    whole = site.run(verb)
+    assert "half a pair" not in whole.stdout + whole.stderr
 
 
 def test_half_a_pair_is_not_released_but_shown(site: Site) -> None:

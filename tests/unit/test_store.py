@@ -365,6 +365,22 @@ def test_arming_again_replaces_all_secrets(store: Store) -> None:
     assert store.check(ID).complete
 
 
+@pytest.mark.parametrize("held", [None, ""])
+def test_a_release_that_has_lost_its_key_is_refused_and_not_served_to_everybody(store: Store, held: str | None) -> None:
+    store.arm(ID, {"ray_token": "t"} if held is None else {"api_key": held})
+    with pytest.raises(StoreError, match="has lost its api_key on this rank"):
+        store.arm(ID, {"api_key": ""}, keep=["api_key"])
+    store.arm(ID, {"api_key": "of today"}, keep=["api_key"])
+    assert (store.path(ID) / "secrets" / "api_key").read_text() == "of today"
+
+
+def test_a_key_that_is_kept_stays_whatever_is_given(store: Store) -> None:
+    store.arm(ID, {"api_key": "its own"})
+    store.arm(ID, {"api_key": "of today"}, keep=["api_key"])
+    store.arm(ID, {"api_key": ""}, keep=["api_key"])
+    assert (store.path(ID) / "secrets" / "api_key").read_text() == "its own"
+
+
 def test_a_release_that_is_not_there_cannot_be_armed(store: Store) -> None:
     with pytest.raises(StoreError, match="is not on this rank"):
         store.arm(OTHER, {"api_key": "k"})

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .inputs import plain
+from ansible.errors import AnsibleActionFail
+
+from .inputs import left_out, plain
 
 
 def states(task_vars: Mapping[str, Any], variable: str) -> tuple[dict[int, dict[str, Any] | None], dict[int, str]]:
@@ -14,7 +16,13 @@ def states(task_vars: Mapping[str, Any], variable: str) -> tuple[dict[int, dict[
     Args:
         task_vars: variables of the task.
         variable: name of the variable in which every host registered the result of ``spark_state``.
+
+    Raises:
+        AnsibleActionFail: --limit leaves a rank out.
     """
+    missing = [str(problem) for problem in left_out(task_vars)]
+    if missing:
+        raise AnsibleActionFail(f"half a pair tells nothing of the pair: {'; '.join(missing)}")
     hostvars = task_vars["hostvars"]
     found: dict[int, dict[str, Any] | None] = {}
     names: dict[int, str] = {}

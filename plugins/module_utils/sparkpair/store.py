@@ -185,13 +185,17 @@ class Store:
         base = self.path(release)
         if not base.is_dir():
             raise StoreError(f"release {release} is not on this rank, so it cannot be started")
+        gone = [name for name in keep if not secrets.get(name) and not _filled(base / SECRETS / name)]
+        if gone:
+            # With an empty key it would serve everybody until a gate sees it.
+            raise StoreError(f"release {release} has lost its {', '.join(gone)} on this rank; set it, and deploy")
         fresh = base / f".{SECRETS}-next"
         try:
             remove(fresh)
             _mkdir(fresh, 0o700)
             for name, text in secrets.items():
                 held = base / SECRETS / name
-                content = held.read_bytes() if name in keep and held.is_file() else text.encode()
+                content = held.read_bytes() if name in keep and _filled(held) else text.encode()
                 _write(fresh, File(name, content, 0o600))
             remove(base / SECRETS)
             fresh.rename(base / SECRETS)
@@ -313,6 +317,10 @@ def _write(base: Path, file: File) -> None:
         os.fchmod(stream.fileno(), file.mode)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def _filled(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _mkdir(path: Path, mode: int) -> None:
