@@ -23,6 +23,11 @@ def test_a_free_lock_is_taken_and_given_back(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_stop_names_no_release(tmp_path: Path) -> None:
+    lock.take(tmp_path, {**NOTE, "verb": "stop", "release": "", "phase": "stop"})
+    assert lock.read(tmp_path).text().endswith("by op on laptop, stop in phase stop")
+
+
 def test_the_same_run_takes_it_again_without_a_change(tmp_path: Path) -> None:
     assert lock.take(tmp_path, NOTE)
     assert not lock.take(tmp_path, NOTE)

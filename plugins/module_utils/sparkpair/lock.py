@@ -55,7 +55,9 @@ class Lock:
         by = f"{self.holder.get('who', '?')} on {self.holder.get('controller', '?')}"
         why = f"; reason: {self.holder['reason']}" if self.holder.get("reason") else ""
         phase = f" in phase {self.holder['phase']}" if self.holder.get("phase") else ""
-        what = f"{self.holder.get('verb', '?')} of {self.holder.get('release', '?')}{phase}"
+        # A stop is of no release.
+        of = f" of {self.holder['release']}" if self.holder.get("release") else ""
+        what = f"{self.holder.get('verb', '?')}{of}{phase}"
         return f"held for {age(self.age)} by {by}, {what}{why}"
 
 
