@@ -14,7 +14,8 @@ description:
 options:
   state:
     description:
-      - C(checked) compares, and hashes what was never hashed. The head makes a manifest that it has not got.
+      - C(checked) compares, and hashes what was never hashed. The head makes a manifest that it has not got, and with
+        O(source=hub) asks the hub again as long as its manifest is not the hub's.
       - C(downloaded) has the head bring what it lacks, from O(source).
       - C(served) has the head serve its complete snapshots to the other ranks, on its fabric address, until C(ended).
       - C(copied) has another rank fetch from the head what it lacks.
@@ -49,6 +50,10 @@ options:
     type: list
     elements: dict
     default: []
+  hub_away:
+    description: The hub did not answer an earlier call of this run, so it is not asked again. Set by the action.
+    type: bool
+    default: false
   rehash:
     description: Forget the hashes of earlier runs.
     type: bool

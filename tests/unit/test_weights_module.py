@@ -45,6 +45,7 @@ class Rank:
             "manifests": [],
             "source": "cache",
             "exclude": [],
+            "hub_away": False,
             "rehash": False,
             "threads": 2,
             "streams": 2,
@@ -228,6 +229,43 @@ def test_a_hub_that_does_not_answer_leaves_the_heads_own_files_with_a_note(head:
     (head.snapshot / SHARD).unlink()
     with pytest.raises(WeightsError, match=f"the hub does not give .*; and .* lacks {SHARD}"):
         head.call(**away)
+
+
+def test_wrong_weights_that_were_taken_as_right_are_found_once_the_hub_answers(head: Rank) -> None:
+    """The head's own files were the manifest for ever: a shard of Z bytes was complete, with no request and no note."""
+    away = {"source": "hub", "environment": {"HF_ENDPOINT": "http://127.0.0.1:9"}}
+    fill(head.home, FILES | {SHARD: b"Z" * 5000}, plain=True)
+    for _ in range(2):
+        seen = head.call(**away)
+        assert (seen["weights"][0]["complete"], seen["weights"][0]["source"]) == (True, "cache")
+        assert [n for n in seen["notes"] if "taken as right, and the next run asks again" in n]
+    assert head.call(**away, hub_away=True)["notes"] == []
+    with Hub("owner/target", REVISION, FILES) as hub:
+        given = {"source": "hub", "environment": {"HF_ENDPOINT": hub.url}}
+        found = head.call(**given)
+        assert (found["weights"][0]["source"], found["notes"]) == ("hub", [])
+        assert found["weights"][0]["lacking"][0].startswith(f"{SHARD} has sha256")
+        assert head.call("downloaded", **given)["weights"][0]["complete"] is True
+        assert hub.downloads() == [SHARD]
+        hub.seen.clear()
+        # Control: the hub's manifest is kept, whatever the source is, and nobody is asked or read again.
+        for again in (head.call(**given), head.call(source="cache"), head.call(**away)):
+            assert (again["changed"], again["hashed_bytes"], again["notes"]) == (False, 0, [])
+            assert again["weights"][0]["source"] == "hub"
+        assert hub.seen == []
+    assert contents(head.snapshot) == FILES
+
+
+def test_a_head_that_serves_its_own_files_does_not_ask_the_hub_again(head: Rank, worker: Rank) -> None:
+    """Its state ``served`` has no source of its own."""
+    fill(head.home, FILES)
+    manifests = head.call()["manifests"]
+    calls = head.folder / "docker/calls"
+    calls.write_text("")
+    port = head.call("served", source="hub")["port"]
+    assert [line for line in calls.read_text().splitlines() if "run" in line] == []
+    assert worker.call("copied", manifests=manifests, port=port)["weights"][0]["complete"] is True
+    worker.call("ended", port=port)
 
 
 @pytest.mark.parametrize("below", ["disk", "disk/hub"])

@@ -77,7 +77,7 @@ class Rank:
         self.models = [Model.read(given) for given in params["models"]]
         self.changed, self.working, self.received = False, False, 0
         self.warnings: list[str] = []
-        self.hub_failed = False
+        self.hub_failed = bool(params["hub_away"])
 
     @property
     def hub(self) -> Hub:
@@ -102,8 +102,8 @@ class Rank:
 
     def _look(self, model: Model) -> State:
         manifest = self.given.get((model.repository, model.revision)) or self.manifests.load(model)
-        if manifest is None and self.params["head"]:
-            manifest, unknown = self._make(model)
+        if self._outdated(manifest):
+            manifest, unknown = self._make(model, manifest)
             if manifest is None:
                 return State(model, None, Survey(unknown=unknown))
             if not self.dry:
@@ -112,20 +112,32 @@ class Rank:
             return State(model)
         return State(model, manifest, survey(self.cache, model, manifest, self.hashes))
 
-    def _make(self, model: Model) -> tuple[Manifest | None, dict[str, int]]:
+    def _outdated(self, stored: Manifest | None) -> bool:
+        """Whether the head has to make a manifest: it has none, or only its own files while the hub can be asked."""
+        p = self.params
+        if not p["head"] or p["state"] not in ("checked", "downloaded"):
+            return False
+        return stored is None or (p["source"] == "hub" and stored.source != "hub" and not self.hub_failed)
+
+    def _make(self, model: Model, stored: Manifest | None) -> tuple[Manifest | None, dict[str, int]]:
         source, exclude = self.params["source"], self.params["exclude"]
         if source == "hub" and not self.hub_failed:
             try:
                 return self.hub.list(model, exclude), {}
             except WeightsError as error:
-                if not self.cache.snapshot(model).is_dir():
+                if stored is None and not self.cache.snapshot(model).is_dir():
                     if self.dry and isinstance(error, NoImageError):
                         # A deploy brings the image before it asks.
                         self.warnings.append(f"{model.repository} was not checked: {error}")
                         return None, {}
                     raise
                 self.hub_failed = True
-                self.warnings.append(f"{error}; the head's own files are taken as right")
+                self.warnings.append(
+                    f"{error}; the head's own files are taken as right, and the next run asks again "
+                    "(with spark_weights_source cache none does)"
+                )
+                if stored is not None:
+                    return stored, {}
                 try:
                     return describe(self.cache, model, exclude, self.hashes)
                 except WeightsError as lacking:
@@ -260,6 +272,7 @@ def spark_weights() -> None:
             "manifests": {"type": "list", "elements": "dict", "default": []},
             "source": {"type": "str", "default": "hub"},
             "exclude": {"type": "list", "elements": "str", "default": []},
+            "hub_away": {"type": "bool", "default": False},
             "rehash": {"type": "bool", "default": False},
             "threads": {"type": "int", "default": 8},
             "streams": {"type": "int", "default": 4},
