@@ -85,6 +85,7 @@ class ActionModule(ActionBase):
             wanted = wanted | {"rehash": False}
             # Asked once and not in every round.
             wanted["hub_away"] = seen["hub_failed"]
+            wanted["awaited"] = seen["downloading"] or wanted.get("awaited", "")
 
 
 def _first(weights: list[dict[str, Any]]) -> str:

@@ -54,6 +54,10 @@ options:
     description: The hub did not answer an earlier call of this run, so it is not asked again. Set by the action.
     type: bool
     default: false
+  awaited:
+    description: Revision whose download an earlier call of this run began or found at work. Set by the action.
+    type: str
+    default: ""
   rehash:
     description: Forget the hashes of earlier runs.
     type: bool
