@@ -219,6 +219,38 @@ def test_a_finished_download_that_nobody_awaited_is_cleared_away(head: Rank) -> 
     assert [p for p in (head.folder / "docker").iterdir() if p.is_dir()] == []
 
 
+def test_changed_patterns_make_the_manifest_anew(head: Rank) -> None:
+    """They had no effect once a manifest was stored."""
+    files = FILES | {"docs/a.md": b"a" * 2000, "src/b.py": b"b" * 2000}
+    with Hub("owner/target", REVISION, files) as hub:
+        given = {"source": "hub", "environment": {"HF_ENDPOINT": hub.url}}
+        narrow = given | {"exclude": ["docs/**", "src/**"]}
+        head.call(**narrow)
+        assert head.call("downloaded", **narrow)["weights"][0]["files"] == len(FILES)
+        wide = given | {"exclude": ["src/**"]}
+        assert head.call(**wide)["weights"][0]["lacking"] == ["docs/a.md is missing"]
+        assert head.call("downloaded", **wide)["weights"][0]["complete"] is True
+        assert contents(head.snapshot) == FILES | {"docs/a.md": files["docs/a.md"]}
+        # Control: the same patterns, in whatever order, ask nobody.
+        both = given | {"exclude": ["src/**", "docs/**"]}
+        assert head.call(**both)["weights"][0]["files"] == len(FILES)
+        hub.seen.clear()
+        again = head.call(**narrow)
+        assert (again["changed"], again["hashed_bytes"], hub.seen) == (False, 0, [])
+
+
+@pytest.mark.parametrize("source", ["cache", "hub"])
+def test_patterns_that_change_while_the_hub_is_away_leave_no_pin(head: Rank, source: str) -> None:
+    """Files that are there come in; a known one that is wrong now stays wrong."""
+    files = FILES | {"docs/a.md": b"a" * 2000}
+    fill(head.home, files, plain=True)
+    head.call(exclude=["docs/**"])
+    (head.snapshot / SHARD).write_bytes(b"Z" * 5000)
+    seen = head.call(source=source, environment={"HF_ENDPOINT": "http://127.0.0.1:9"})["weights"][0]
+    assert (seen["files"], seen["source"]) == (len(files), "cache")
+    assert [w.partition(" ")[0] for w in seen["lacking"]] == [SHARD]
+
+
 def container(head: Rank, name: str = NAME, *, code: str = "", log: str = "") -> Path:
     """Leave a container of a download on the head: one that works, or one that ended with ``code``."""
     folder = head.folder / "docker" / name

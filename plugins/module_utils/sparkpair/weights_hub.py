@@ -58,7 +58,13 @@ class Hub:
             json.loads(line.removeprefix(MARK_FILE)) for line in done.out.splitlines() if line.startswith(MARK_FILE)
         ]
         return Manifest.read(
-            {"repository": model.repository, "revision": model.revision, "source": "hub", "entries": found}
+            {
+                "repository": model.repository,
+                "revision": model.revision,
+                "source": "hub",
+                "entries": found,
+                "exclude": exclude,
+            }
         )
 
     def download(

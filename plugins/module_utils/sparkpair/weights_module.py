@@ -16,6 +16,7 @@ from .weights_cache import (
     describe,
     free_bytes,
     hash_all,
+    keeping,
     nearest,
     odd_owner,
     repair_ref,
@@ -115,17 +116,24 @@ class Rank:
         return State(model, manifest, survey(self.cache, model, manifest, self.hashes))
 
     def _outdated(self, stored: Manifest | None) -> bool:
-        """Whether the head has to make a manifest: it has none, or only its own files while the hub can be asked."""
+        """Whether the head has to make a manifest.
+
+        It has none, or one of other patterns, or only one of its own files while the hub can be asked.
+        """
         p = self.params
         if not p["head"] or p["state"] not in ("checked", "downloaded"):
             return False
-        return stored is None or (p["source"] == "hub" and stored.source != "hub" and not self.hub_failed)
+        if stored is None or not self._same_patterns(stored):
+            return True
+        return p["source"] == "hub" and stored.source != "hub" and not self.hub_failed
+
+    def _same_patterns(self, stored: Manifest) -> bool:
+        return set(stored.exclude) == set(self.params["exclude"])
 
     def _make(self, model: Model, stored: Manifest | None) -> tuple[Manifest | None, dict[str, int]]:
-        source, exclude = self.params["source"], self.params["exclude"]
-        if source == "hub" and not self.hub_failed:
+        if self.params["source"] == "hub" and not self.hub_failed:
             try:
-                return self.hub.list(model, exclude), {}
+                return self.hub.list(model, self.params["exclude"]), {}
             except WeightsError as error:
                 if stored is None and not self.cache.snapshot(model).is_dir():
                     if self.dry and isinstance(error, NoImageError):
@@ -138,15 +146,19 @@ class Rank:
                     f"{error}; the head's own files are taken as right, and the next run asks again "
                     "(with spark_weights_source cache none does)"
                 )
-                if stored is not None:
+                if stored is not None and self._same_patterns(stored):
                     return stored, {}
                 try:
-                    return describe(self.cache, model, exclude, self.hashes)
+                    return self._described(model, stored)
                 except WeightsError as lacking:
                     raise WeightsError(f"{error}; and {lacking}") from lacking
-        return describe(
-            self.cache if source in ("hub", "cache") else Cache.anywhere(source), model, exclude, self.hashes
-        )
+        return self._described(model, stored)
+
+    def _described(self, model: Model, stored: Manifest | None) -> tuple[Manifest | None, dict[str, int]]:
+        source = self.params["source"]
+        cache = self.cache if source in ("hub", "cache") else Cache.anywhere(source)
+        made, unknown = describe(cache, model, self.params["exclude"], self.hashes)
+        return keeping(made, stored) if made and stored else made, unknown
 
     def _settle(self, state: State) -> None:
         assert state.manifest is not None  # noqa: S101 - complete says so
