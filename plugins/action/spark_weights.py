@@ -83,9 +83,9 @@ class ActionModule(ActionBase):
             line = hashing.line(unknown, time.monotonic()) if unknown else bringing.line(lacking, time.monotonic())
             display.display(f"  {line}")
             wanted = wanted | {"rehash": False}
-            if seen["hub_failed"]:
-                # Asked once and not in every round; this rank's own files are what is compared from now on.
-                wanted["source"] = "cache"
+            # Asked once and not in every round.
+            wanted["hub_away"] = seen["hub_failed"]
+            wanted["awaited"] = seen["downloading"] or wanted.get("awaited", "")
 
 
 def _first(weights: list[dict[str, Any]]) -> str:

@@ -14,7 +14,9 @@ description:
 options:
   state:
     description:
-      - C(checked) compares, and hashes what was never hashed. The head makes a manifest that it has not got.
+      - C(checked) compares, and hashes what was never hashed. The head makes a manifest that it has not got,
+        makes it anew when O(exclude) has changed, and with O(source=hub) asks the hub again as long as its manifest is
+        not the hub's.
       - C(downloaded) has the head bring what it lacks, from O(source).
       - C(served) has the head serve its complete snapshots to the other ranks, on its fabric address, until C(ended).
       - C(copied) has another rank fetch from the head what it lacks.
@@ -49,6 +51,14 @@ options:
     type: list
     elements: dict
     default: []
+  hub_away:
+    description: The hub did not answer an earlier call of this run, so it is not asked again. Set by the action.
+    type: bool
+    default: false
+  awaited:
+    description: Revision whose download an earlier call of this run began or found at work. Set by the action.
+    type: str
+    default: ""
   rehash:
     description: Forget the hashes of earlier runs.
     type: bool

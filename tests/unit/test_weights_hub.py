@@ -6,11 +6,13 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sparkpair.runner import Completed
 from sparkpair.weights import Cache, Hashes, Manifest, Model, WeightsError, survey
 from sparkpair.weights_cache import hash_all
 from sparkpair.weights_hub import Hub
@@ -73,7 +75,7 @@ def test_a_download_brings_what_the_list_says_and_leaves_no_container(
     assert contents(cache.snapshot(MODEL)) == FILES
     assert whole(cache, manifest, Hashes(tmp_path / "root"))
     assert docker.containers() == []
-    assert not hub.left
+    assert not hub.left(MODEL)
 
 
 def test_a_download_that_was_cut_off_brings_only_the_rest(
@@ -157,6 +159,30 @@ def test_a_running_download_is_watched_and_not_begun_twice(hub: Hub, docker: Wei
     (docker.folder / name / "code").write_text("0")
     assert hub.download(Cache.at(str(tmp_path / "hf")), MODEL, [], 0.5) is True
     assert docker.containers() == []
+
+
+def test_docker_that_does_not_answer_is_not_taken_for_an_absent_container(
+    hub: Hub, docker: WeightsDocker, tmp_path: Path
+) -> None:
+    """A working container was removed when one look at it took too long."""
+    name = f"sparkpair-weights-{REVISION[:12]}"
+    (docker.folder / name).mkdir()
+    asked = []
+
+    def silent(argv: Sequence[str], **options: Any) -> Completed:
+        asked.append(argv[1])
+        return (
+            Completed(124, "", "docker: no answer within 60 s") if argv[1] == "container" else docker(argv, **options)
+        )
+
+    deaf = replace(hub, run=silent)
+    with pytest.raises(WeightsError, match=f"Docker does not tell of the container {name}: docker: no answer within"):
+        deaf.download(Cache.at(str(tmp_path / "hf")), MODEL, [], 0.5)
+    assert (deaf.works(MODEL), deaf.left(MODEL)) == (False, False)
+    assert set(asked) == {"container"}
+    assert docker.containers() == [name]
+    # Control: an answer counts.
+    assert (hub.works(MODEL), hub.left(MODEL)) == (True, True)
 
 
 def test_the_container_runs_as_the_owner_of_the_cache(hub: Hub, docker: WeightsDocker, tmp_path: Path) -> None:

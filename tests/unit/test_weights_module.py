@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sparkpair import weights_module
 from sparkpair.weights import WeightsError
 from sparkpair.weights_module import run
 
-from tests.fixtures.hf_cache import MODEL, OTHER_REVISION, REVISION, contents, fill, target, tree
+from tests.fixtures.hf_cache import MODEL, OTHER_REVISION, REVISION, contents, fill, model, target, tree
 from tests.standin.hub import Hub
 from tests.standin.weightsdocker import IMAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = (ROOT / "roles/spark_weights/files/hub.py").read_text()
 FILES = target()
+NAME = f"sparkpair-weights-{REVISION[:12]}"
 SHARD = "model-00001-of-00004.safetensors"
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="gives files away or mounts, which only root can")
 
@@ -45,6 +47,8 @@ class Rank:
             "manifests": [],
             "source": "cache",
             "exclude": [],
+            "hub_away": False,
+            "awaited": "",
             "rehash": False,
             "threads": 2,
             "streams": 2,
@@ -89,10 +93,10 @@ def test_a_second_look_hashes_and_changes_nothing(head: Rank) -> None:
     first = head.call()
     assert (first["changed"], first["weights"][0]["complete"]) == (True, True)
     assert first["hashed_bytes"] == sum(map(len, FILES.values()))
-    before = tree(head.folder)
+    before = [tree(head.folder / name) for name in ("hf-0", "root-0")]
     second = head.call()
     assert (second["changed"], second["hashed_bytes"], second["weights"]) == (False, 0, first["weights"])
-    assert tree(head.folder) == before
+    assert [tree(head.folder / name) for name in ("hf-0", "root-0")] == before
     assert head.call(rehash=True)["hashed_bytes"] == first["hashed_bytes"]
 
 
@@ -206,13 +210,153 @@ def test_a_finished_download_that_nobody_awaited_is_cleared_away(head: Rank) -> 
         hub.delay = 0.5
         first = head.call("downloaded", **given, hold=0.0, token="t")
         assert first["working"] is True
-        while not (head.folder / "docker" / f"sparkpair-weights-{REVISION[:12]}" / "code").exists():
+        while not (head.folder / "docker" / NAME / "code").exists():
             time.sleep(0.05)
-        token = head.folder / "root-0/weights/token"
+        token = head.folder / f"root-0/weights/{NAME}.token"
         assert token.read_text() == "t"
         assert head.call(**given)["weights"][0]["complete"] is True
     assert not token.exists()
     assert [p for p in (head.folder / "docker").iterdir() if p.is_dir()] == []
+
+
+def test_changed_patterns_make_the_manifest_anew(head: Rank) -> None:
+    """They had no effect once a manifest was stored."""
+    files = FILES | {"docs/a.md": b"a" * 2000, "src/b.py": b"b" * 2000}
+    with Hub("owner/target", REVISION, files) as hub:
+        given = {"source": "hub", "environment": {"HF_ENDPOINT": hub.url}}
+        narrow = given | {"exclude": ["docs/**", "src/**"]}
+        head.call(**narrow)
+        assert head.call("downloaded", **narrow)["weights"][0]["files"] == len(FILES)
+        wide = given | {"exclude": ["src/**"]}
+        assert head.call(**wide)["weights"][0]["lacking"] == ["docs/a.md is missing"]
+        assert head.call("downloaded", **wide)["weights"][0]["complete"] is True
+        assert contents(head.snapshot) == FILES | {"docs/a.md": files["docs/a.md"]}
+        # Control: the same patterns, in whatever order, ask nobody.
+        both = given | {"exclude": ["src/**", "docs/**"]}
+        assert head.call(**both)["weights"][0]["files"] == len(FILES)
+        hub.seen.clear()
+        again = head.call(**narrow)
+        assert (again["changed"], again["hashed_bytes"], hub.seen) == (False, 0, [])
+
+
+@pytest.mark.parametrize("source", ["cache", "hub"])
+def test_patterns_that_change_while_the_hub_is_away_leave_no_pin(head: Rank, source: str) -> None:
+    """Files that are there come in; a known one that is wrong now stays wrong."""
+    files = FILES | {"docs/a.md": b"a" * 2000}
+    fill(head.home, files, plain=True)
+    head.call(exclude=["docs/**"])
+    (head.snapshot / SHARD).write_bytes(b"Z" * 5000)
+    seen = head.call(source=source, environment={"HF_ENDPOINT": "http://127.0.0.1:9"})["weights"][0]
+    assert (seen["files"], seen["source"]) == (len(files), "cache")
+    assert [w.partition(" ")[0] for w in seen["lacking"]] == [SHARD]
+
+
+def container(head: Rank, name: str = NAME, *, code: str = "", log: str = "") -> Path:
+    """Leave a container of a download on the head: one that works, or one that ended with ``code``."""
+    folder = head.folder / "docker" / name
+    folder.mkdir()
+    (folder / "log").write_text(log)
+    if code:
+        (folder / "code").write_text(code)
+    return folder
+
+
+def containers(head: Rank) -> list[str]:
+    """Names of the containers on the head."""
+    return sorted(p.name for p in (head.folder / "docker").iterdir() if p.is_dir())
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_shard_that_arrives_after_the_look_is_not_removed(
+    head: Rank, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    """Every poll unlinked what the look had missed, while the container worked on."""
+    with Hub("owner/target", REVISION, FILES) as hub:
+        given = {"source": "hub", "environment": {"HF_ENDPOINT": hub.url}}
+        head.call(**given)
+        if works:
+            container(head)
+        download = weights_module.Rank._download
+
+        def late(self: Any, state: Any) -> None:
+            fill(head.home, {SHARD: FILES[SHARD]})
+            download(self, state)
+
+        monkeypatch.setattr(weights_module.Rank, "_download", late)
+        seen = head.call("downloaded", **given, hold=0.0 if works else 60.0)
+        assert (head.snapshot / SHARD).read_bytes() == FILES[SHARD]
+        # Control: without a container everything else is downloaded, and this shard is not.
+        assert seen["working"] is works
+        assert sorted(hub.downloads()) == ([] if works else sorted(set(FILES) - {SHARD}))
+
+
+def test_room_that_a_running_download_has_taken_is_not_asked_for_again(
+    head: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Hub("owner/target", REVISION, FILES) as hub:
+        given = {"source": "hub", "environment": {"HF_ENDPOINT": hub.url}}
+        head.call(**given)
+        monkeypatch.setattr(weights_module, "free_bytes", lambda _: 100)
+        folder = container(head)
+        assert head.call(**given)["obstacles"] == []
+        seen = head.call("downloaded", **given, hold=0.0)
+        assert (seen["working"], seen["downloading"]) == (True, REVISION)
+        # It may end between two polls of the run that waits for it.
+        (folder / "code").write_text("0")
+        assert head.call("downloaded", **given, hold=0.0, awaited=REVISION)["working"] is False
+        # Control: without a container, what is lacking has no room.
+        assert "of weights are to come" in head.call(**given)["obstacles"][0]
+        with pytest.raises(WeightsError, match="has 0 MiB free"):
+            head.call("downloaded", **given, hold=0.0)
+
+
+def test_a_download_that_failed_for_an_earlier_run_is_begun_anew(head: Rank) -> None:
+    """Its old message ended the new run, which had downloaded nothing."""
+    with Hub("owner/target", REVISION, FILES) as hub:
+        given = {"source": "hub", "environment": {"HF_ENDPOINT": hub.url}}
+        head.call(**given)
+        container(head, code="1", log="SPARKPAIR_ERROR OSError: no space left\n")
+        seen = head.call("downloaded", **given, hold=60.0)
+        assert seen["weights"][0]["complete"] is True
+        assert seen["notes"] == [
+            f"the hub does not give owner/target at {REVISION}: OSError: no space left; so it ended for an earlier "
+            "run, and is begun anew"
+        ]
+        assert containers(head) == []
+
+
+def test_a_download_that_failed_for_this_run_ends_it(head: Rank) -> None:
+    with Hub("owner/target", REVISION, FILES) as hub:
+        given = {"source": "hub", "environment": {"HF_ENDPOINT": hub.url}}
+        head.call(**given)
+        container(head, code="1", log="SPARKPAIR_ERROR OSError: no space left\n")
+        with pytest.raises(WeightsError, match=r"OSError: no space left$"):
+            head.call("downloaded", **given, awaited=REVISION)
+        assert (hub.downloads(), containers(head)) == ([], [])
+
+
+def test_a_complete_target_leaves_the_drafts_download_alone(head: Rank) -> None:
+    """Each poll removed the only token file; then a finished container of the draft stayed for ever."""
+    draft = model("owner/draft", OTHER_REVISION, "dflash_model")
+    both = {"models": [MODEL.__dict__, draft.__dict__]}
+    fill(head.home, FILES)
+    snapshot = fill(head.home, FILES, draft)
+    head.call(**both)
+    (snapshot / SHARD).rename(snapshot / "aside")
+    name = f"sparkpair-weights-{OTHER_REVISION[:12]}"
+    folder = container(head, name)
+    token = head.folder / f"root-0/weights/{name}.token"
+    token.write_text("t")
+    assert [w["complete"] for w in head.call(**both)["weights"]] == [True, False]
+    assert (token.read_text(), containers(head)) == ("t", [name])
+    (folder / "code").write_text("0")
+    (snapshot / "aside").rename(snapshot / SHARD)
+    assert [w["complete"] for w in head.call(**both)["weights"]] == [True, True]
+    assert (token.exists(), containers(head)) == (False, [])
+    # A container whose token file is gone is found by its name.
+    container(head, name, code="0")
+    head.call(**both)
+    assert containers(head) == []
 
 
 def test_a_hub_that_does_not_answer_leaves_the_heads_own_files_with_a_note(head: Rank) -> None:
@@ -228,6 +372,43 @@ def test_a_hub_that_does_not_answer_leaves_the_heads_own_files_with_a_note(head:
     (head.snapshot / SHARD).unlink()
     with pytest.raises(WeightsError, match=f"the hub does not give .*; and .* lacks {SHARD}"):
         head.call(**away)
+
+
+def test_wrong_weights_that_were_taken_as_right_are_found_once_the_hub_answers(head: Rank) -> None:
+    """The head's own files were the manifest for ever: a shard of Z bytes was complete, with no request and no note."""
+    away = {"source": "hub", "environment": {"HF_ENDPOINT": "http://127.0.0.1:9"}}
+    fill(head.home, FILES | {SHARD: b"Z" * 5000}, plain=True)
+    for _ in range(2):
+        seen = head.call(**away)
+        assert (seen["weights"][0]["complete"], seen["weights"][0]["source"]) == (True, "cache")
+        assert [n for n in seen["notes"] if "taken as right, and the next run asks again" in n]
+    assert head.call(**away, hub_away=True)["notes"] == []
+    with Hub("owner/target", REVISION, FILES) as hub:
+        given = {"source": "hub", "environment": {"HF_ENDPOINT": hub.url}}
+        found = head.call(**given)
+        assert (found["weights"][0]["source"], found["notes"]) == ("hub", [])
+        assert found["weights"][0]["lacking"][0].startswith(f"{SHARD} has sha256")
+        assert head.call("downloaded", **given)["weights"][0]["complete"] is True
+        assert hub.downloads() == [SHARD]
+        hub.seen.clear()
+        # Control: the hub's manifest is kept, whatever the source is, and nobody is asked or read again.
+        for again in (head.call(**given), head.call(source="cache"), head.call(**away)):
+            assert (again["changed"], again["hashed_bytes"], again["notes"]) == (False, 0, [])
+            assert again["weights"][0]["source"] == "hub"
+        assert hub.seen == []
+    assert contents(head.snapshot) == FILES
+
+
+def test_a_head_that_serves_its_own_files_does_not_ask_the_hub_again(head: Rank, worker: Rank) -> None:
+    """Its state ``served`` has no source of its own."""
+    fill(head.home, FILES)
+    manifests = head.call()["manifests"]
+    calls = head.folder / "docker/calls"
+    calls.write_text("")
+    port = head.call("served", source="hub")["port"]
+    assert [line for line in calls.read_text().splitlines() if "run" in line] == []
+    assert worker.call("copied", manifests=manifests, port=port)["weights"][0]["complete"] is True
+    worker.call("ended", port=port)
 
 
 @pytest.mark.parametrize("below", ["disk", "disk/hub"])

@@ -116,12 +116,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All files of a snapshot. ``source`` is where it comes from: ``hub``, or the cache that was hashed."""
+    """All files of a snapshot but those that ``exclude`` names by patterns.
+
+    ``source`` is where it comes from: ``hub``, or the cache that was hashed.
+    """
 
     repository: str
     revision: str
     source: str
     entries: tuple[Entry, ...]
+    exclude: tuple[str, ...] = ()
 
     @property
     def sealed(self) -> bool:
@@ -150,8 +154,9 @@ class Manifest:
         """Take a manifest from plain data. Raises WeightsError when it is malformed or empty."""
         try:
             entries = tuple(Entry.read(e) for e in given["entries"])
-            made = cls(str(given["repository"]), str(given["revision"]), str(given["source"]), entries)
-        except (KeyError, TypeError, ValueError) as error:
+            exclude = tuple(map(str, given.get("exclude") or ()))
+            made = cls(str(given["repository"]), str(given["revision"]), str(given["source"]), entries, exclude)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise WeightsError(f"a manifest is malformed: {error!r}") from error
         if not entries:
             raise WeightsError(f"the manifest of {made.repository} at {made.revision} lists no file")

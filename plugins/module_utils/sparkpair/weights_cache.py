@@ -55,13 +55,18 @@ def hash_all(
         raise WeightsError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
+def excluded(path: str, exclude: Sequence[str]) -> bool:
+    """Whether a path of a snapshot matches a pattern of files that are not wanted; ``name/`` means all below."""
+    return any(fnmatch(path, pattern + "*" if pattern.endswith("/") else pattern) for pattern in exclude)
+
+
 def files_of(snapshot: Path, exclude: Sequence[str]) -> list[str]:
     """Paths of a snapshot's files relative to it, sorted, without those that match a pattern of ``exclude``."""
     found = []
     for folder, _, names in os.walk(snapshot):
         for name in names:
             path = (Path(folder) / name).relative_to(snapshot).as_posix()
-            if not any(fnmatch(path, pattern + "*" if pattern.endswith("/") else pattern) for pattern in exclude):
+            if not excluded(path, exclude):
                 found.append(path)
     return sorted(found)
 
@@ -118,7 +123,13 @@ def describe(
         entries.append(Entry(path, info.st_size, sha256, "", blob))
     if unknown:
         return None, unknown
-    return Manifest(model.repository, model.revision, "cache", tuple(entries)), {}
+    return Manifest(model.repository, model.revision, "cache", tuple(entries), tuple(exclude)), {}
+
+
+def keeping(made: Manifest, known: Manifest) -> Manifest:
+    """A manifest made of the files that are there, with what an earlier one knows of those that are still wanted."""
+    kept = {e.path: e for e in known.entries if not excluded(e.path, made.exclude)}
+    return replace(made, entries=tuple(({e.path: e for e in made.entries} | kept).values()))
 
 
 def _blob(cache: Cache, model: Model, path: str) -> str:

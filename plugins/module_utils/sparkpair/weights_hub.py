@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,11 @@ class NoImageError(WeightsError):
     """The image through which the hub is asked is not on this rank."""
 
 
+def container_name(model: Model) -> str:
+    """Name of the container that downloads a model."""
+    return f"sparkpair-weights-{model.revision[:12]}"
+
+
 @dataclass(frozen=True)
 class Hub:
     """How to reach the hub: the image with the library, the script that uses it, variables, and a token or ""."""
@@ -37,6 +42,7 @@ class Hub:
     token: str = ""
     run: Runner = run
     sleep: Callable[[float], None] = time.sleep
+    note: Callable[[str], None] = lambda _: None
 
     def list(self, model: Model, exclude: Sequence[str]) -> Manifest:
         """Ask for the files of a pinned snapshot. Raises WeightsError."""
@@ -52,21 +58,44 @@ class Hub:
             json.loads(line.removeprefix(MARK_FILE)) for line in done.out.splitlines() if line.startswith(MARK_FILE)
         ]
         return Manifest.read(
-            {"repository": model.repository, "revision": model.revision, "source": "hub", "entries": found}
+            {
+                "repository": model.repository,
+                "revision": model.revision,
+                "source": "hub",
+                "entries": found,
+                "exclude": exclude,
+            }
         )
 
-    def download(self, cache: Cache, model: Model, exclude: Sequence[str], hold: float) -> bool:
+    def download(
+        self,
+        cache: Cache,
+        model: Model,
+        exclude: Sequence[str],
+        hold: float,
+        *,
+        awaited: bool = False,
+        ready: Callable[[], None] = lambda: None,
+    ) -> bool:
         """Have a container download the snapshot; True when it has ended well, False while it still works.
 
-        A container that works already is only watched, for at most ``hold`` seconds. Raises WeightsError.
+        A container that works already is only watched, for at most ``hold`` seconds. One that has failed is this run's
+        if it is ``awaited``; otherwise it tells of an earlier run, and is replaced. ``ready`` is called just before a
+        container is started. Raises WeightsError.
         """
         if repository_folder(model.repository) != model.folder:
             raise WeightsError(
                 f"{model.folder} is not the folder that the hub's library would use; download by hand, or leave the "
                 f"cache name of {model.setting} empty"
             )
-        name = f"sparkpair-weights-{model.revision[:12]}"
-        if self._state(name) is None:
+        name = container_name(model)
+        state = self._state(name)
+        if state is not None and state[0] != "running" and state[1] != "0" and not awaited:
+            self.note(f"{self._failure(model, name)}; so it ended for an earlier run, and is begun anew")
+            self.stop(model)
+            state = None
+        if state is None:
+            ready()
             self._start(cache, model, exclude, name)
         for _ in range(max(1, round(hold * 2))):
             state = self._state(name)
@@ -75,31 +104,46 @@ class Hub:
             self.sleep(0.5)
         else:
             return False
-        logs = self.run(["docker", "logs", "--tail", "20", name], timeout=60)
+        failure = self._failure(model, name)
         self.stop(model)
         if state is None or state[1] != "0":
-            raise self._error(model, logs.out, logs.why())
+            raise failure
         return True
 
-    @property
-    def left(self) -> bool:
-        """Whether a download was begun whose container nobody has removed: its token, often empty, is still there."""
-        return self._token_file.exists()
+    def works(self, model: Model) -> bool:
+        """Whether a container downloads this model now; False when Docker does not answer."""
+        with suppress(WeightsError):
+            state = self._state(container_name(model))
+            return state is not None and state[0] == "running"
+        return False
+
+    def left(self, model: Model) -> bool:
+        """Whether a download of this model has left its container, or the token that it was given."""
+        with suppress(WeightsError):
+            return self._token_file(model).exists() or self._state(container_name(model)) is not None
+        return False
 
     def stop(self, model: Model) -> None:
         """Remove the container of a download, and the token that it was given."""
-        self.run(["docker", "rm", "--force", f"sparkpair-weights-{model.revision[:12]}"], timeout=60)
-        self._token_file.unlink(missing_ok=True)
+        self.run(["docker", "rm", "--force", container_name(model)], timeout=60)
+        self._token_file(model).unlink(missing_ok=True)
 
-    @property
-    def _token_file(self) -> Path:
-        return self.work / "token"
+    def _token_file(self, model: Model) -> Path:
+        return self.work / f"{container_name(model)}.token"
 
     def _state(self, name: str) -> tuple[str, str] | None:
+        """Status and exit code of a container; None when there is none. Raises WeightsError."""
         form = "{{.State.Status}} {{.State.ExitCode}}"
         done = self.run(["docker", "container", "inspect", "--format", form, name], timeout=60)
+        if not done.ok and "no such container" not in done.err.lower():
+            # Silence is no absence: a container that works would be removed and begun anew.
+            raise WeightsError(f"Docker does not tell of the container {name}: {done.why()}")
         status, _, code = done.out.strip().partition(" ")
         return (status, code) if done.ok else None
+
+    def _failure(self, model: Model, name: str) -> WeightsError:
+        logs = self.run(["docker", "logs", "--tail", "20", name], timeout=60)
+        return self._error(model, logs.out, logs.why())
 
     def _start(self, cache: Cache, model: Model, exclude: Sequence[str], name: str) -> None:
         owner = Owner.of(cache)
@@ -113,7 +157,7 @@ class Hub:
             f"HF_HOME={INSIDE}",
         ]
         self.work.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with self._private(owner, self._token_file) as options:
+        with self._private(owner, self._token_file(model)) as options:
             done = self.run(
                 [
                     *("docker", "run", "--detach", "--name", name, *mine),

@@ -16,6 +16,7 @@ from .weights_cache import (
     describe,
     free_bytes,
     hash_all,
+    keeping,
     nearest,
     odd_owner,
     repair_ref,
@@ -75,15 +76,17 @@ class Rank:
         self.hashes = Hashes(self.root, fresh=params["rehash"])
         self.given = {(m.repository, m.revision): m for m in map(Manifest.read, params["manifests"])}
         self.models = [Model.read(given) for given in params["models"]]
-        self.changed, self.working, self.received = False, False, 0
+        self.changed, self.received = False, 0
+        self.downloading = ""
         self.warnings: list[str] = []
-        self.hub_failed = False
+        self.hub_failed = bool(params["hub_away"])
 
     @property
     def hub(self) -> Hub:
         """The hub, as the parameters tell to reach it."""
         p = self.params
-        return Hub(p["image"], p["script"], self.root / "weights", p["environment"], p["token"] or "")
+        work, note = self.root / "weights", self.warnings.append
+        return Hub(p["image"], p["script"], work, p["environment"], p["token"] or "", note=note)
 
     def examine(self) -> list[State]:
         """Compare every snapshot with its manifest, hash what is unknown for some seconds, and settle what is whole."""
@@ -102,8 +105,8 @@ class Rank:
 
     def _look(self, model: Model) -> State:
         manifest = self.given.get((model.repository, model.revision)) or self.manifests.load(model)
-        if manifest is None and self.params["head"]:
-            manifest, unknown = self._make(model)
+        if self._outdated(manifest):
+            manifest, unknown = self._make(model, manifest)
             if manifest is None:
                 return State(model, None, Survey(unknown=unknown))
             if not self.dry:
@@ -112,34 +115,57 @@ class Rank:
             return State(model)
         return State(model, manifest, survey(self.cache, model, manifest, self.hashes))
 
-    def _make(self, model: Model) -> tuple[Manifest | None, dict[str, int]]:
-        source, exclude = self.params["source"], self.params["exclude"]
-        if source == "hub" and not self.hub_failed:
+    def _outdated(self, stored: Manifest | None) -> bool:
+        """Whether the head has to make a manifest.
+
+        It has none, or one of other patterns, or only one of its own files while the hub can be asked.
+        """
+        p = self.params
+        if not p["head"] or p["state"] not in ("checked", "downloaded"):
+            return False
+        if stored is None or not self._same_patterns(stored):
+            return True
+        return p["source"] == "hub" and stored.source != "hub" and not self.hub_failed
+
+    def _same_patterns(self, stored: Manifest) -> bool:
+        return set(stored.exclude) == set(self.params["exclude"])
+
+    def _make(self, model: Model, stored: Manifest | None) -> tuple[Manifest | None, dict[str, int]]:
+        if self.params["source"] == "hub" and not self.hub_failed:
             try:
-                return self.hub.list(model, exclude), {}
+                return self.hub.list(model, self.params["exclude"]), {}
             except WeightsError as error:
-                if not self.cache.snapshot(model).is_dir():
+                if stored is None and not self.cache.snapshot(model).is_dir():
                     if self.dry and isinstance(error, NoImageError):
                         # A deploy brings the image before it asks.
                         self.warnings.append(f"{model.repository} was not checked: {error}")
                         return None, {}
                     raise
                 self.hub_failed = True
-                self.warnings.append(f"{error}; the head's own files are taken as right")
+                self.warnings.append(
+                    f"{error}; the head's own files are taken as right, and the next run asks again "
+                    "(with spark_weights_source cache none does)"
+                )
+                if stored is not None and self._same_patterns(stored):
+                    return stored, {}
                 try:
-                    return describe(self.cache, model, exclude, self.hashes)
+                    return self._described(model, stored)
                 except WeightsError as lacking:
                     raise WeightsError(f"{error}; and {lacking}") from lacking
-        return describe(
-            self.cache if source in ("hub", "cache") else Cache.anywhere(source), model, exclude, self.hashes
-        )
+        return self._described(model, stored)
+
+    def _described(self, model: Model, stored: Manifest | None) -> tuple[Manifest | None, dict[str, int]]:
+        source = self.params["source"]
+        cache = self.cache if source in ("hub", "cache") else Cache.anywhere(source)
+        made, unknown = describe(cache, model, self.params["exclude"], self.hashes)
+        return keeping(made, stored) if made and stored else made, unknown
 
     def _settle(self, state: State) -> None:
         assert state.manifest is not None  # noqa: S101 - complete says so
         if self.dry:
             self.changed |= not self.cache.ref_is_right(state.model)
             return
-        if self.params["head"] and self.hub.left:
+        if self.params["head"] and self.hub.left(state.model):
             self.hub.stop(state.model)
         if not state.manifest.sealed:
             state.manifest = seal(self.cache, state.model, state.manifest, self.hashes)
@@ -161,7 +187,7 @@ class Rank:
                 self.warnings.append(why)
             place = nearest(self.cache.repository(state.model))
             device = place.stat().st_dev
-            needs[device] = (place, needs.get(device, (place, 0))[1] + state.lacking)
+            needs[device] = (place, needs.get(device, (place, 0))[1] + self._to_come(state))
         for place, need in needs.values():
             free = free_bytes(place)
             if need > free:
@@ -172,6 +198,13 @@ class Rank:
         self.warnings += [odd] if odd else []
         return sorted(set(found))
 
+    def _to_come(self, state: State) -> int:
+        """Bytes for which there must be room; a download that goes on was checked when it began, and has taken some."""
+        model, head = state.model, self.params["head"]
+        if head and state.lacking and (model.revision == self.params["awaited"] or self.hub.works(model)):
+            return 0
+        return state.lacking
+
     def bring(self, states: list[State]) -> list[State]:
         """Bring for some seconds what is lacking, and compare again. Raises WeightsError."""
         hindered = self.obstacles(states)
@@ -179,7 +212,7 @@ class Rank:
             raise WeightsError("; ".join(hindered))
         from_hub = self.params["state"] == "downloaded" and self.params["source"] in ("hub", "cache")
         for state in states:
-            if state.complete or state.found.unknown or state.manifest is None or self.working:
+            if state.complete or state.found.unknown or state.manifest is None or self.downloading:
                 continue
             self.changed = True
             if from_hub:
@@ -198,7 +231,7 @@ class Rank:
             finally:
                 self.hashes.save()
                 self.received += worker.received
-        after = states if self.working else self.examine()
+        after = states if self.downloading else self.examine()
         for state in after:
             if state.complete:
                 clear(self.cache, state.model)
@@ -213,14 +246,30 @@ class Rank:
         if self.params["source"] == "cache":
             files = ", ".join(f"{e.path} {why}" for e, why in state.found.bring[:SHOWN_FILES])
             raise WeightsError(f"{self.cache.snapshot(state.model)}: {files}; nothing is downloaded with source cache")
-        # The hub's library takes a file that is there for right, whatever it holds.
-        for entry, _ in state.found.bring:
+        model = state.model
+        awaited = model.revision == self.params["awaited"]
+        ended = self.hub.download(
+            self.cache,
+            model,
+            self.params["exclude"],
+            self.params["hold"],
+            awaited=awaited,
+            ready=lambda: self._unlink_wrong(state),
+        )
+        self.downloading = "" if ended else model.revision
+
+    def _unlink_wrong(self, state: State) -> None:
+        """Make way for what is to be downloaded: the hub's library takes a file that is there for right.
+
+        Only before a download begins, and by a look of that moment: a running one brings files meanwhile.
+        """
+        assert state.manifest is not None  # noqa: S101 - else nothing is known to be wrong
+        for entry, _ in survey(self.cache, state.model, state.manifest, self.hashes).bring:
             path = self.cache.snapshot(state.model) / entry.path
             real = path.resolve()
             if real.is_relative_to(self.cache.repository(state.model).resolve()):
                 real.unlink(missing_ok=True)
             path.unlink(missing_ok=True)
-        self.working = not self.hub.download(self.cache, state.model, self.params["exclude"], self.params["hold"])
 
     def serve(self, states: list[State]) -> int:
         """Serve the complete snapshots from a process of its own; returns its port. Raises WeightsError, OSError."""
@@ -260,6 +309,8 @@ def spark_weights() -> None:
             "manifests": {"type": "list", "elements": "dict", "default": []},
             "source": {"type": "str", "default": "hub"},
             "exclude": {"type": "list", "elements": "str", "default": []},
+            "hub_away": {"type": "bool", "default": False},
+            "awaited": {"type": "str", "default": ""},
             "rehash": {"type": "bool", "default": False},
             "threads": {"type": "int", "default": 8},
             "streams": {"type": "int", "default": 4},
@@ -316,8 +367,9 @@ def run(params: dict[str, Any], *, dry: bool) -> dict[str, Any]:
         "obstacles": hindered,
         "hashed_bytes": rank.hashes.hashed,
         "received_bytes": rank.received,
-        "stored_bytes": sum(stored_bytes(rank.cache.repository(s.model)) for s in states) if rank.working else 0,
-        "working": rank.working,
+        "stored_bytes": sum(stored_bytes(rank.cache.repository(s.model)) for s in states) if rank.downloading else 0,
+        "working": bool(rank.downloading),
+        "downloading": rank.downloading,
         "hub_failed": rank.hub_failed,
         "notes": sorted(set(rank.warnings)),
     }
