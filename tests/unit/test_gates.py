@@ -260,7 +260,7 @@ def width_answers(drafts: int, tokens: int, positions: list[int]) -> list[dict[s
             ("drafts", drafts), ("draft_tokens", tokens), ("accepted_tokens", sum(positions)),
         )]  # fmt: skip
         name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-        return "\n".join(lines + [f'{name}{{position="{p}"}} {v * share}' for p, v in enumerate(positions)])
+        return "\n".join(lines + [f'{name}{{engine="0",position="{p}"}} {v * share}' for p, v in enumerate(positions)])
 
     base = traffic._empty({"id": ""}, "width") | {"status": 200}
     return [base | {"id": "before", "text": text(0)}, base | {"id": "after", "text": text(1)}]
@@ -293,13 +293,39 @@ def test_width_is_exact(drafts: int, tokens: int, positions: list[int], ok: bool
         ("!!!!!!!!", True),
         ('"' * 40, True),
         ("!! !!\n!!!!", True),
+        ("lock" * 24, True),
+        ("NaN NaN NaN\nNaN NaN NaN", True),
+        ("0" * 96, True),
+        ("!?!?!?!?", True),
+        ("ocklocklocklocklo", True),
+        ("abcdefgh" * 4 + "abc", True),
         ("OK", False),
         ("!!!!", False),
-        ("aaaaaaaaaa", False),
+        ("ha ha ha ha", False),
+        ("abcdefgh" * 3, False),
+        ("abcdefghi" * 12, False),
+        ("lock" * 24 + ".", False),
+        (json.dumps(list(range(1, 41))), False),
     ],
 )
 def test_degenerate_text(text: str, bad: bool) -> None:
     assert degenerate(text) is bad
+
+
+def sampled(name: str, *contents: str | None) -> list[dict[str, Any]]:
+    """Answers with sound counters around texts."""
+    answers = width_answers(200, 600, [90, 80, 70, 0, 0, 0, 0])
+    texts = [answers[0] | {"id": f"{name}-{i}", "text": None, "content": c} for i, c in enumerate(contents)]
+    return [answers[0], *texts, answers[1]]
+
+
+@pytest.mark.parametrize(("gate", "name"), [("canary", "canary"), ("acceptance", "sampled-0")])
+@pytest.mark.parametrize("bad", ["lock" * 24, "NaN " * 24, "0" * 96, "!?" * 48, "", " \n ", None])
+def test_one_text_of_garbage_among_sound_ones_fails(gate: str, name: str, bad: str | None) -> None:
+    judge, situation = BY_NAME[gate].judge, Situation(plan(), {})
+    assert judge(situation, sampled(name, "OK", "Red, green, blue", "Four")).ok
+    seen = judge(situation, sampled(name, "OK", bad, "Four"))
+    assert (seen.ok, seen.seen) == (False, f"garbage: {[(bad or '')[:20]]!r}")
 
 
 def test_few_drafts_prove_nothing_against_a_pair() -> None:

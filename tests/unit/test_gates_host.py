@@ -89,6 +89,10 @@ LOG = """2026-03-01T00:00:01+0000 h kernel: NVRM: loading NVIDIA UNIX Open Kerne
     [
         ("2026-03-01T00:00:03+0000 h kernel: NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus.", True),
         ("2026-03-01T00:00:03+0000 h kernel: NVRM: nvAssertFailedNoLog: Assertion failed", True),
+        ("2026-03-01T00:00:03+0000 h kernel: NVRM: GPU at PCI:000f:01:00: GPU-5f1c", True),
+        ("2026-03-01T00:00:03+0000 h kernel: NVRM: The NVIDIA GPU 000f:01:00.0 is not accessible", True),
+        ("2026-03-01T00:00:03+0000 h kernel: NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!", True),
+        ("2026-03-01T00:00:03+0000 h kernel: NVRM: loading NVIDIA UNIX Open Kernel Module for aarch64", False),
         ("2026-03-01T00:00:03+0000 h kernel: Out of memory: Killed process 7 (VLLM::Worker)", True),
         ("2026-03-01T00:00:03+0000 h kernel: oom-kill:constraint=CONSTRAINT_NONE", True),
         ("2026-03-01T00:00:03+0000 h kernel: mlx5_core 0000:01:00.0: Port module event", False),

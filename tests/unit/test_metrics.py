@@ -60,6 +60,29 @@ def test_engines_are_summed() -> None:
 
 
 @pytest.mark.parametrize("series", ["drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"])
+def test_series_that_one_of_several_engines_lacks_is_an_error_that_names_it(series: str) -> None:
+    name = f"vllm:spec_decode_num_{series}_total"
+    second = CAPTURED.replace('engine="0"', 'engine="1"')
+    lacking = "\n".join(line for line in second.splitlines() if name not in line)
+    with pytest.raises(MetricsError, match=f"has no {name}.* of engine 1"):
+        parse(CAPTURED + lacking)
+    assert parse(CAPTURED + second).engines == {"0", "1"}
+
+
+def test_position_that_one_of_several_engines_lacks_is_an_error() -> None:
+    lacking = "\n".join(line for line in CAPTURED.splitlines() if 'position="2"' not in line)
+    with pytest.raises(MetricsError, match="of position 2 of engine 1"):
+        parse(CAPTURED + lacking.replace('engine="0"', 'engine="1"'))
+
+
+def test_engine_that_came_between_two_readings_is_an_error() -> None:
+    one, two = parse(CAPTURED), parse(CAPTURED + CAPTURED.replace('engine="0"', 'engine="1"'))
+    with pytest.raises(MetricsError, match="different engines"):
+        delta(one, two)
+    assert delta(two, two).drafts == 0
+
+
+@pytest.mark.parametrize("series", ["drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"])
 def test_missing_series_is_an_error_that_names_it(series: str) -> None:
     name = f"vllm:spec_decode_num_{series}_total"
     text = "\n".join(line for line in CAPTURED.splitlines() if name not in line)

@@ -12,6 +12,11 @@ WIDTH_DRAFTS = 8
 # The last step of a request may draft less; no step may draft more.
 WIDTH_SHORTFALL = 0.05
 CANARY_DRAFTS = 64
+# The longest unit that a broken engine was seen to repeat is a word; a sound text may well repeat a sentence.
+UNIT = 8
+REPEATS = 4
+SURE_MARKS = 8
+SURE_LETTERS = 16
 ACCEPTANCE_DRAFTS = 100
 ACCEPTANCE_TOKENS = 112
 ACCEPTANCE_LOW = 0.01
@@ -84,27 +89,37 @@ def build_canary(situation: Situation) -> list[Group]:
 
 
 def degenerate(text: str) -> bool:
-    """True for text that a broken engine repeats: at least eight characters, all but blanks one mark such as "!"."""
-    marks = set(text) - {" ", "\n"}
-    return len(text) >= 8 and len(marks) <= 1 and not any(c.isalnum() for c in marks)  # noqa: PLR2004
+    """True for text that is nothing but one unit of up to eight characters, repeated; blanks between do not count.
+
+    It takes four repetitions, and eight characters of marks or sixteen with letters or digits: "haha" is an answer.
+    """
+    told = "".join(text.split())
+    least = SURE_LETTERS if any(c.isalnum() for c in told) else SURE_MARKS
+    units = range(1, UNIT + 1)
+    return any(len(told) >= max(least, REPEATS * unit) and told[unit:] == told[:-unit] for unit in units)
+
+
+def garbage(answers: Answers, prefix: str) -> list[str]:
+    """The beginnings of the texts that are blank or degenerate, of the answers whose names begin with ``prefix``."""
+    texts = [str(a["content"] or "") for a in answers if str(a["id"]).startswith(prefix)]
+    return [text[:20] for text in texts if not text.strip() or degenerate(text)]
 
 
 def judge_canary(situation: Situation, answers: Answers) -> Seen:
-    """No text is one repeated mark, and drafts are accepted once enough of them were made."""
-    wanted = "text that is not one repeated mark, and drafts that are accepted"
+    """No text is blank or one repeated unit, and drafts are accepted once enough of them were made."""
+    wanted = "text that is neither blank nor one repeated unit, and drafts that are accepted"
     if why := first_fault(answers):
         return Seen(False, why, wanted)
-    texts = [str(a["content"] or "") for a in answers if str(a["id"]).startswith("canary")]
-    bad = [text[:20] for text in texts if degenerate(text)]
-    if bad or not any(text.strip() for text in texts):
-        return Seen(False, f"garbage: {bad or texts!r}", wanted)
+    texts = sum(str(a["id"]).startswith("canary") for a in answers)
+    if (bad := garbage(answers, "canary")) or not texts:
+        return Seen(False, f"garbage: {bad!r}", wanted)
     if no_speculation(situation):
-        return Seen(True, f"{len(texts)} texts", wanted)
+        return Seen(True, f"{texts} texts", wanted)
     try:
         grown = growth(answers)
     except metrics.MetricsError as error:
         return Seen(False, str(error), wanted)
-    seen = f"{len(texts)} texts, {grown.accepted:.0f} of {grown.draft_tokens:.0f} drafted tokens accepted"
+    seen = f"{texts} texts, {grown.accepted:.0f} of {grown.draft_tokens:.0f} drafted tokens accepted"
     return Seen(grown.draft_tokens < CANARY_DRAFTS or grown.accepted > 0, seen, wanted)
 
 
@@ -148,12 +163,15 @@ def continue_acceptance(situation: Situation, answers: Answers) -> list[Group]:
 def judge_acceptance(_: Situation, answers: Answers) -> Seen:
     """The first draft of a step is accepted sometimes, and not always: both ends are known engine faults."""
     wanted = f"the first draft of a step accepted in {ACCEPTANCE_LOW:.0%} to {ACCEPTANCE_HIGH:.1%} of at least "
-    wanted += f"{ACCEPTANCE_DRAFTS} steps"
+    wanted += f"{ACCEPTANCE_DRAFTS} steps, of text that is neither blank nor one repeated unit"
     try:
         grown = growth(answers)
         share = metrics.acceptance(grown)
     except metrics.MetricsError as error:
         return Seen(False, str(error), wanted)
+    # Of one repeated unit every draft is right, whatever is wrong with the engine.
+    if bad := garbage(answers, "sampled"):
+        return Seen(False, f"garbage: {bad!r}", wanted)
     mean = grown.accepted / grown.drafts
     seen = f"{share:.1%} of {grown.drafts:.0f} steps, {mean:.2f} drafts accepted per step"
     good = grown.drafts >= ACCEPTANCE_DRAFTS and ACCEPTANCE_LOW <= share <= ACCEPTANCE_HIGH

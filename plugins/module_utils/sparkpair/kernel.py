@@ -8,7 +8,8 @@ from typing import Any
 from .runner import Runner
 
 LINES = 20
-_GPU = r"NVRM: (?:Xid|GPU|.*(?:fail|error))|\bXid \("
+# The driver names itself when it is loaded; any other line of it is for a person to read.
+_GPU = r"NVRM: (?!loading NVIDIA UNIX )|\bXid \("
 _MEMORY = r"oom-kill|oom_reaper|Out of memory: Killed"
 _ALARM = re.compile(f"{_GPU}|{_MEMORY}", re.IGNORECASE)
 

@@ -21,29 +21,37 @@ class MetricsError(Exception):
 
 @dataclass(frozen=True)
 class Counters:
-    """Counter values (or their growth), summed over engines: steps with a draft, drafted and accepted tokens."""
+    """Counter values (or their growth), summed over ``engines``: steps with a draft, drafted and accepted tokens."""
 
     drafts: float
     draft_tokens: float
     accepted: float
     per_position: dict[int, float] = field(default_factory=dict)
+    engines: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 def parse(text: str) -> Counters:
     """Read the counters. Raises MetricsError when the text is malformed, or a series is missing or no number.
 
-    A missing series is never read as zero: an engine without counters would look like one that drafts nothing.
+    A missing series is never read as zero: an engine without counters would look like one that drafts nothing. So is
+    one that lacks some of several engines, whose sum would be too small for those that are there.
     """
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
+    engines: dict[str, set[str]] = {}
     try:
         for family in text_string_to_metric_families(text + "\n"):
             for sample in family.samples:
-                if sample.name == PER_POSITION:
+                series = sample.name
+                if series == PER_POSITION:
                     position = int(sample.labels["position"])
+                    series += f" of position {position}"
                     positions[position] = positions.get(position, 0.0) + sample.value
                 elif sample.name in {DRAFTS, DRAFT_TOKENS, ACCEPTED}:
                     sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+                else:
+                    continue
+                engines.setdefault(series, set()).add(sample.labels.get("engine", ""))
     except (ValueError, KeyError) as error:
         raise MetricsError(f"/metrics cannot be parsed: {error}") from error
     missing = sorted({DRAFTS, DRAFT_TOKENS, ACCEPTED} - set(sums)) + ([] if positions else [PER_POSITION])
@@ -51,7 +59,11 @@ def parse(text: str) -> Counters:
         raise MetricsError(f"/metrics has no {', '.join(missing)}")
     if not all(math.isfinite(value) for value in (*sums.values(), *positions.values())):
         raise MetricsError("/metrics holds a counter that is not a number")
-    return Counters(sums[DRAFTS], sums[DRAFT_TOKENS], sums[ACCEPTED], positions)
+    every = frozenset[str]().union(*engines.values())
+    for series, found in engines.items():
+        if lacking := sorted(every - found):
+            raise MetricsError(f"/metrics has no {series} of engine {', '.join(lacking)}")
+    return Counters(sums[DRAFTS], sums[DRAFT_TOKENS], sums[ACCEPTED], positions, every)
 
 
 def kv_pool_tokens(text: str) -> int | None:
@@ -69,8 +81,11 @@ def kv_pool_tokens(text: str) -> int | None:
 def delta(before: Counters, after: Counters) -> Counters:
     """Growth from ``before`` to ``after``.
 
-    Raises MetricsError when a counter went back (the engine was restarted) or when the readings count other positions.
+    Raises MetricsError when a counter went back (the engine was restarted), or when the readings count other positions
+    or other engines.
     """
+    if before.engines != after.engines:
+        raise MetricsError("two readings count different engines: one of them came or went")
     if set(before.per_position) != set(after.per_position):
         raise MetricsError("two readings count different draft positions: the engine was replaced")
     grown = Counters(
@@ -78,6 +93,7 @@ def delta(before: Counters, after: Counters) -> Counters:
         after.draft_tokens - before.draft_tokens,
         after.accepted - before.accepted,
         {p: v - before.per_position[p] for p, v in sorted(after.per_position.items())},
+        after.engines,
     )
     if min(grown.drafts, grown.draft_tokens, grown.accepted, *grown.per_position.values()) < 0:
         raise MetricsError("a counter went back between two readings: the engine was restarted")
