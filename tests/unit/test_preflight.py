@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,9 @@ from sparkpair import history
 from sparkpair.images import RAY_PROBE
 from sparkpair.preflight import CHECKS, IDS, check, chosen, verdict
 from sparkpair.preflight_fabric import discover, gid_rows, netdev_of
-from sparkpair.preflight_host import GIB, Host, Options, Thresholds, version
+from sparkpair.preflight_host import GIB, NOT_ASKED, Host, Options, Thresholds, version
 from sparkpair.preflight_pair import proposal_lines
-from sparkpair.runner import Completed
+from sparkpair.runner import TIMED_OUT, Completed
 
 from tests.fixtures.host_tree import KITS, Link, Listener, Rdma, Row, Spark, container, engine, kit, mapped
 
@@ -356,6 +358,22 @@ def flag_unknown_to_the_image(s: Spark) -> None:
     s.flags.remove("--skip-mm-profiling")
 
 
+@fault("engine_flags", "degraded", "does not print its flags (usage: vllm serve", "read the image's flags yourself")
+def image_that_prints_no_flags(s: Spark) -> None:
+    s.flags = []
+
+
+@fault(
+    "self_check",
+    "blocked",
+    "on the GPU ended with 1: 1 | 2 | 3 | test_moe ... FAIL | FAILED (failures=1)",
+    "[self_check]",
+)
+def self_check_of_the_image_fails(s: Spark) -> None:
+    # The last lines are shown, so the banner is not.
+    s.self_check = Completed(1, "== banner ==\n\n1\n2\n3\n", "test_moe ... FAIL\nFAILED (failures=1)\n")
+
+
 @fault("weights", "info", "GLM-5.3-Flash-DFlash2 is not at", "weights.yml brings it")
 def draft_not_downloaded_yet(s: Spark) -> None:
     del s.files[f"{s.snapshot('dflash')}/config.json"]
@@ -416,6 +434,7 @@ def test_only_reading_commands_are_run(tmp_path: Path) -> None:
         assert argv[0] in ("ip", "nvidia-smi") or (argv[0] == "docker" and argv[1] in allowed), argv
         if "run" in argv[:2]:
             assert "--rm" in argv
+            assert argv[argv.index("--pull") + 1] == "never"
             assert argv[argv.index("--network") + 1] == "none"
 
 
@@ -425,6 +444,7 @@ def test_without_permission_to_probe_no_container_is_started(tmp_path: Path) -> 
     assert not [argv for argv in spark.commands if argv[:2] == ["docker", "run"]]
     assert result["checks"]["ray"].startswith("skipped: ")
     assert result["checks"]["engine_flags"].startswith("skipped: ")
+    assert result["checks"]["self_check"].startswith("skipped: ")
 
 
 # --- cases that need more than one change ---------------------------------------------------------------------------
@@ -472,7 +492,7 @@ def test_ports_held_by_our_engine_pass_and_the_owner_is_shown(tmp_path: Path) ->
     spark.listeners = [Listener(8888, container="e" * 64), Listener(6379, pid=4243, container="e" * 64)]
     spark.compute = ["4242, VLLM::Worker"]
     spark.memory |= {"MemFree": 1024**2, "MemAvailable": 2 * 1024**2}
-    result = judge(spark, tmp_path)
+    result = judge(spark, tmp_path, Options())
     assert result["findings"] == []
     assert result["facts"]["ports"]["8888"] == "container sparkpair-engine of release feedfacecafe"
     assert result["checks"]["memory"].startswith("skipped: ")
@@ -604,12 +624,90 @@ def test_an_image_that_prints_its_flags_for_plain_help_only(tmp_path: Path) -> N
     assert [f["observed"] for f in found] == ["the image's vllm serve does not know --not-a-flag"]
 
 
-def test_an_image_that_does_not_print_its_flags_is_not_judged(tmp_path: Path) -> None:
+def test_an_image_that_needs_a_gpu_to_print_its_flags_is_asked_again_with_one(tmp_path: Path) -> None:
     spark = kit("one_cable")[0]
-    spark.flags = []
+    spark.help_needs_gpu = True
+    assert judge(spark, tmp_path / "gpu")["findings"] == []
+    asked = [argv for argv in spark.commands if "vllm" in argv]
+    assert ["--gpus" in argv for argv in asked] == [False, False, True]
+    without = kit("one_cable", gpus="none", rdma=False)[0]
+    without.help_needs_gpu = True
+    found = judge(without, tmp_path / "none", only=["engine_flags"])["findings"]
+    assert [(f["level"], "libcuda.so.1" in f["observed"]) for f in found] == [("degraded", True)]
+    assert not [argv for argv in without.commands if "--gpus" in argv]
+
+
+# --- the image's self-check -----------------------------------------------------------------------------------------
+
+
+def self_checks(spark: Spark) -> list[list[str]]:
+    """Options of the containers that ran the self-check."""
+    return [argv[: argv.index("--entrypoint")] for argv in spark.commands if argv[-1].endswith("_exl3_overlay.py")]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_self_check_of_the_image_runs_on_the_gpu_of_every_rank(rank: int, tmp_path: Path) -> None:
+    spark = kit("one_cable")[rank]
+    result = judge(spark, tmp_path)
+    assert (result["findings"], result["checks"]["self_check"]) == ([], "ok")
+    (options,) = self_checks(spark)
+    assert options[-4:] == ["--gpus", "all", "--env", "EXL3_SELFCHECK_GPU=1"]
+    assert options[:5] == ["docker", "run", "--rm", "--pull", "never"]
+
+
+def test_the_self_check_runs_without_a_gpu_where_the_plan_has_none(tmp_path: Path) -> None:
+    spark = kit("one_cable", rdma=False, gpus="none")[0]
+    assert judge(spark, tmp_path, only=["self_check"])["findings"] == []
+    (options,) = self_checks(spark)
+    assert not {"--gpus", "--env"} & set(options)
+
+
+def test_an_image_without_a_self_check_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    spark = kit("one_cable")[0]
+    spark.self_check = None
     result = judge(spark, tmp_path)
     assert result["findings"] == []
-    assert result["checks"]["engine_flags"].startswith("skipped: the image does not print its flags")
+    assert result["checks"]["self_check"] == "skipped: the image has no /opt/glm53/test_exl3_overlay.py"
+    assert self_checks(spark) == []
+
+
+def test_a_self_check_under_a_serving_engine_takes_no_gpu_and_says_so(tmp_path: Path) -> None:
+    spark = kit("one_cable")[0]
+    spark.containers = [engine()]
+    found = judge(spark, tmp_path, only=["self_check"])["findings"]
+    assert [f["level"] for f in found] == ["info"]
+    assert "passed without a GPU: sparkpair-engine serves" in found[0]["observed"]
+    assert ["--gpus" in options for options in self_checks(spark)] == [False]
+
+
+def test_a_self_check_without_an_end_is_removed_and_blocks(tmp_path: Path) -> None:
+    spark = kit("one_cable")[0]
+    spark.self_check = Completed(TIMED_OUT, "", "docker: no answer within 900 s")
+    found = judge(spark, tmp_path, only=["self_check"])["findings"]
+    assert [f["level"] for f in found] == ["blocked"]
+    assert "ended with 124: docker: no answer within 900 s" in found[0]["observed"]
+    (options,) = self_checks(spark)
+    assert ["docker", "rm", "--force", options[options.index("--name") + 1]] in spark.commands
+
+
+def test_an_image_without_python_is_said_not_to_have_been_self_checked(tmp_path: Path) -> None:
+    spark = kit("one_cable")[0]
+    host = spark.build(tmp_path)
+
+    def run(argv: Sequence[str], **more: Any) -> Completed:
+        return Completed(127, "", "exec: python3: not found") if "python3" in argv else host.run(argv, **more)
+
+    found = check(replace(host, run=run), spark.plan, 0, PROBE, only=["self_check"])["findings"]
+    assert [(f["level"], "exec: python3: not found" in f["observed"]) for f in found] == [("degraded", True)]
+
+
+def test_a_stage_of_an_untried_release_asks_for_every_check_that_needs_the_image(tmp_path: Path) -> None:
+    stage = (Path(__file__).resolve().parents[2] / "roles" / "spark_rollout" / "tasks" / "stage.yml").read_text()
+    asked = re.search(r"ternary\((\[.*?\]), \[\]\)", stage)
+    assert asked
+    result = judge(kit("one_cable")[0], tmp_path, Options())
+    unasked = [name for name, state in result["checks"].items() if state == f"skipped: {NOT_ASKED}"]
+    assert ast.literal_eval(asked[1]) == unasked
 
 
 def test_slow_name_lookups_are_named(tmp_path: Path) -> None:
