@@ -15,8 +15,9 @@ from sparkpair.images import RAY_PROBE
 from sparkpair.preflight import CHECKS, IDS, check, chosen, verdict
 from sparkpair.preflight_fabric import discover, gid_rows, netdev_of
 from sparkpair.preflight_host import GIB, NOT_ASKED, Host, Options, Thresholds, version
-from sparkpair.preflight_pair import proposal_lines
+from sparkpair.preflight_pair import join, proposal_lines
 from sparkpair.runner import TIMED_OUT, Completed
+from sparkpair.weights_cache import credited_bytes
 
 from tests.fixtures.host_tree import KITS, Link, Listener, Rdma, Row, Spark, container, engine, kit, mapped
 
@@ -405,6 +406,25 @@ def test_one_fault_gives_its_one_finding(plant: Callable[[Spark], None], name: s
     assert result["checks"][name] == level
 
 
+@pytest.fixture(scope="module")
+def healthy_worker(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The result of rank 1 without a fault."""
+    return judge(kit("one_cable")[1], tmp_path_factory.mktemp("worker"))
+
+
+@pytest.mark.parametrize(("plant", "name"), FAULTS, ids=[f.__name__ for f, _ in FAULTS])
+def test_one_fault_is_one_finding_to_the_operator_of_the_pair(
+    plant: Callable[[Spark], None], name: str, healthy_worker: dict[str, Any], tmp_path: Path
+) -> None:
+    spark = kit("one_cable")[0]
+    plant(spark)
+    results = {"spark-0": judge(spark, tmp_path), "spark-1": healthy_worker}
+    outcome = join(results, ranks={"spark-0": 0, "spark-1": 1})
+    # An MTU that differs is told by the comparison: it stops the pair, where a small one on both only slows it.
+    shown = "parity" if name == "fabric_mtu" else name
+    assert [f["check"] for f in outcome.findings] == [shown], outcome.findings
+
+
 def test_at_least_thirty_faults_cover_every_check() -> None:
     assert len(FAULTS) >= 30
     assert {name for _, name in FAULTS} == set(IDS)
@@ -505,6 +525,15 @@ def test_a_port_of_the_head_that_a_worker_has_taken_only_warns(tmp_path: Path) -
     assert [(f["check"], f["level"], f["rank"]) for f in found] == [("ports", "degraded", 1)]
 
 
+def test_no_port_of_the_plan_is_bound_by_a_worker_and_the_head_binds_all(tmp_path: Path) -> None:
+    for rank, level in ((0, "blocked"), (1, "degraded")):
+        spark = kit("one_cable")[rank]
+        ports = {spark.plan["port"], spark.plan["ray"]["port"]}
+        spark.listeners = [Listener(port, pid=4000 + port) for port in sorted(ports)]
+        found = judge(spark, tmp_path / str(rank), only=["ports"])["findings"]
+        assert [(f["level"], int(f["observed"].split()[1])) for f in found] == [(level, p) for p in sorted(ports)]
+
+
 def test_with_executor_mp_the_rendezvous_port_is_looked_at_and_ray_is_not(tmp_path: Path) -> None:
     spark = kit("one_cable", executor="mp")[0]
     spark.ray = None
@@ -550,14 +579,70 @@ def test_a_plan_without_rdma_and_gpu_needs_neither(tmp_path: Path) -> None:
     assert result["facts"]["mtu"] == 1500
 
 
+def test_disk_credits_no_bytes_of_another_snapshot(tmp_path: Path) -> None:
+    limits = Thresholds.read({"weights_bytes": 100, "draft_bytes": 0, "disk_margin_bytes": 0})
+    for linked, levels in ((False, ["blocked"]), (True, [])):
+        spark = kit("one_cable")[0]
+        spark.free = {"/": 900 * GIB, "/home": 20}
+        repository = spark.snapshot("model").rpartition("/snapshots")[0]
+        spark.files[f"{repository}/blobs/{'a' * 64}"] = "x" * 100
+        host = spark.build(tmp_path / str(linked))
+        link = host.path(spark.snapshot("model") if linked else f"{repository}/snapshots/other") / "model.safetensors"
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(f"../../blobs/{'a' * 64}")
+        found = check(host, spark.plan, 0, Options(thresholds=limits), only=["disk"])["findings"]
+        assert [f["level"] for f in found] == levels, found
+
+
+def test_disk_counts_a_blob_that_two_files_of_a_snapshot_share_once(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "a").write_text("x" * 10)
+    snapshot = tmp_path / "snapshots" / "pin"
+    snapshot.mkdir(parents=True)
+    for name in ("one", "two"):
+        (snapshot / name).symlink_to("../../blobs/a")
+    (snapshot / "gone").symlink_to("../../blobs/b")
+    (tmp_path / ".sparkpair").mkdir()
+    (tmp_path / ".sparkpair" / "coming").write_text("x" * 3)
+    assert credited_bytes(tmp_path, snapshot) == 13
+    assert credited_bytes(tmp_path / "none", tmp_path / "none" / "snapshots" / "pin") == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "levels"),
+    [
+        ({}, ["degraded"]),
+        ({"free": 46}, []),
+        ({"rank": 1}, []),
+        ({"transfer": "pull"}, []),
+        ({"containerd": True}, []),
+        ({"staged": True}, []),
+        ({"size": 1 * GIB}, []),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_head_that_holds_the_image_may_need_room_to_send_it(
+    changes: dict[str, Any], levels: list[str], tmp_path: Path
+) -> None:
+    spark = kit("one_cable", image_transfer=changes.get("transfer", "stream"))[changes.get("rank", 0)]
+    assert spark.image
+    spark.image |= {"Size": changes.get("size", 0)}
+    if changes.get("containerd"):
+        spark.docker_info["DriverStatus"] = [["driver-type", "io.containerd.snapshotter.v1"]]
+    spark.free = {"/": 900 * GIB} | {f"/var/lib/{n}": changes.get("free", 44) * GIB for n in ("docker", "containerd")}
+    spark.files |= {"/var/lib/docker/.keep": "", "/var/lib/containerd/.keep": ""}
+    found = judge(spark, tmp_path, Options(staged=changes.get("staged", False)), only=["disk"])["findings"]
+    assert [f["level"] for f in found] == levels
+    assert all("while it is sent to a rank that lacks it" in f["wanted"] for f in found)
+
+
 def test_disk_credits_weights_that_are_there_and_unfinished_ones(tmp_path: Path) -> None:
     spark = kit("one_cable")[0]
     spark.free = {"/": 900 * GIB, "/home": 20}
     limits = Thresholds.read({"weights_bytes": 100, "draft_bytes": 100, "disk_margin_bytes": 0})
     repository = spark.snapshot("model").rpartition("/snapshots")[0]
-    draft = spark.snapshot("dflash").rpartition("/snapshots")[0]
-    spark.files |= {f"{repository}/blobs/a": "x" * 70, f"{repository}/blobs/b.incomplete": "x" * 40}
-    spark.files |= {f"{draft}/blobs/c": "x" * 99}
+    spark.files |= {f"{spark.snapshot('model')}/a": "x" * 70, f"{repository}/blobs/b.incomplete": "x" * 40}
+    spark.files |= {f"{spark.snapshot('dflash')}/c": "x" * 99}
     assert judge(spark, tmp_path, Options(thresholds=limits))["findings"] == []
 
 

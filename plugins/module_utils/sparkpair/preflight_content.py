@@ -11,11 +11,13 @@ from . import history, images
 from .memory import gib
 from .preflight_host import NOT_ASKED, Context, Finding, Skipped, container_name, ours
 from .weights import HF_TARGET, repository_folder
-from .weights_cache import stored_bytes
+from .weights_cache import credited_bytes
 
 SELF_CHECK = "/opt/glm53/test_exl3_overlay.py"
 """Where the recipe's image keeps the self-check of its EXL3 engine; EXL3_SELFCHECK_GPU=1 has it use the GPU."""
 LAST_LINES = 5
+ARCHIVE = "the image's archive while it is sent to a rank that lacks it"
+"""What the head may need room for; whether it does is seen when the ranks are compared."""
 FLAG = re.compile(r"(?<![\w-])--[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -34,6 +36,7 @@ class _Disk:
     free: int
     place: str
     need: int = 0
+    archive: int = 0
     uses: list[str] = field(default_factory=list)
 
 
@@ -65,35 +68,55 @@ def _on_host(ctx: Context, inside: str) -> str:
 def disk(ctx: Context) -> Iterator[Finding]:
     """Room for image, weights and releases; what is already there is credited."""
     needs: list[tuple[str, str, int]] = [(ctx.options.root, "releases", ctx.thresholds.release_bytes)]
+    archive: tuple[str, int] | None = None
     info, why = ctx.docker
-    if not why and not (ctx.image_data or ctx.source_data):
-        containerd = "io.containerd.snapshotter" in str(info.get("DriverStatus") or "")
-        store = "/var/lib/containerd" if containerd else str(info.get("DockerRootDir") or "/var/lib/docker")
+    containerd = "io.containerd.snapshotter" in str(info.get("DriverStatus") or "")
+    store = "/var/lib/containerd" if containerd else str(info.get("DockerRootDir") or "/var/lib/docker")
+    # Docker's older store keeps the whole archive while it saves or loads one.
+    streams = not containerd and ctx.setting("image_transfer") == "stream"
+    held = ctx.image_data or ctx.source_data
+    if not why and not held:
         needs.append((store, "the image", ctx.thresholds.image_bytes))
-        if not containerd and ctx.setting("image_transfer") == "stream":
-            # Docker's older store keeps the whole archive while it saves or loads one.
+        if streams:
             needs.append((store, "its archive while it is sent", ctx.thresholds.image_bytes))
+    elif not why and streams and ctx.rank["role"] == "head" and len(ctx.plan["ranks"]) > 1 and not ctx.options.staged:
+        archive = store, int(held.get("Size") or 0) or ctx.thresholds.image_bytes
     for model in models(ctx):
         if model.repository:
-            lacking = max(0, model.need - stored_bytes(ctx.host.path(model.repository)))
-            needs.append((model.repository, model.name, lacking))
+            credit = credited_bytes(ctx.host.path(model.repository), ctx.host.path(model.snapshot))
+            needs.append((model.repository, model.name, max(0, model.need - credit)))
     disks: dict[int, _Disk] = {}
-    for path, use, size in needs:
+
+    def on(path: str) -> _Disk:
         near = ctx.host.nearest(path)
-        on = disks.setdefault(ctx.host.device(near), _Disk(ctx.host.free_bytes(near), path))
-        on.need += size
+        return disks.setdefault(ctx.host.device(near), _Disk(ctx.host.free_bytes(near), path))
+
+    for path, use, size in needs:
+        there = on(path)
+        there.need += size
         if size:
-            on.uses.append(f"{gib(size)} for {use}")
+            there.uses.append(f"{gib(size)} for {use}")
+    if archive:
+        on(archive[0]).archive = archive[1]
     ctx.facts["disk_free"] = {d.place: d.free for d in disks.values()}
-    for on in disks.values():
-        if on.free < on.need + ctx.thresholds.disk_margin_bytes:
-            yield ctx.finding(
-                "disk",
-                "blocked" if on.free < on.need else "degraded",
-                observed=f"{gib(on.free)} free where {on.place} is",
-                wanted=f"{' + '.join(on.uses)}, and {gib(ctx.thresholds.disk_margin_bytes)} left",
-                remedy="remove what is not needed (docker image prune, old snapshots in the Hugging Face cache)",
-            )
+    for each in disks.values():
+        yield from _room(ctx, each)
+
+
+def _room(ctx: Context, disk: _Disk) -> Iterator[Finding]:
+    margin = ctx.thresholds.disk_margin_bytes
+    if disk.free >= disk.need + disk.archive + margin:
+        return
+    short = disk.free < disk.need + margin
+    # One host does not know whether another one lacks the image; the comparison of the ranks does.
+    uses = disk.uses if short else [*disk.uses, f"{gib(disk.archive)} for {ARCHIVE}"]
+    yield ctx.finding(
+        "disk",
+        "blocked" if disk.free < disk.need else "degraded",
+        observed=f"{gib(disk.free)} free where {disk.place} is",
+        wanted=f"{' + '.join(uses)}, and {gib(margin)} left",
+        remedy="remove what is not needed (docker image prune, old snapshots in the Hugging Face cache)",
+    )
 
 
 def image(ctx: Context) -> Iterator[Finding]:
