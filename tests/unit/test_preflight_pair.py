@@ -149,6 +149,18 @@ def test_room_to_send_the_image_is_wanted_only_where_a_rank_lacks_it(
     assert [f["check"] for f in judge(results).findings] == (["disk"] if lacking else [])
 
 
+def test_checks_that_only_the_image_can_answer_are_named_when_it_was_not_asked(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
+    assert judge(results).unasked == []
+    spark = kit("one_cable")[0]
+    results["spark-0"] |= check(spark.build(tmp_path), spark.plan, 0, Options())
+    outcome = judge(results)
+    assert (outcome.verdict, outcome.unasked) == ("ready", ["ray", "engine_flags", "self_check"])
+    assert outcome.lines[-2].startswith("not judged: ray, engine_flags, self_check; the image was not asked.")
+    assert outcome.lines[-1] == "preflight: ready"
+
+
 def test_a_slow_login_is_not_taken_for_clock_skew(results: dict[str, Any]) -> None:
     result = results["spark-1"]
     result["clock"]["received"] += 30

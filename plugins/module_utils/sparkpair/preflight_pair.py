@@ -8,10 +8,15 @@ from itertools import combinations
 from typing import Any
 
 from .images import same_image, short
-from .preflight import PAIR_IDS, verdict
+from .preflight import IDS, PAIR_IDS, verdict
 from .preflight_content import ARCHIVE
-from .preflight_host import LEVELS, Finding, Level, Thresholds
+from .preflight_host import LEVELS, NOT_ASKED, Finding, Level, Thresholds
 from .screen import short_image, table
+
+ASK = (
+    "the image was not asked. A deploy of a new release asks it, and so does preflight.yml with "
+    "-e spark_preflight_probe_image=true where the image is on the rank"
+)
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,21 @@ SAME = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """The pair's preflight: ``verdict`` (blocked, degraded or ready), all findings, and a table for the screen."""
+    """The pair's preflight: ``verdict`` (blocked, degraded or ready), all findings, and a table for the screen.
+
+    ``unasked`` are the checks that were left out because they start containers of the image.
+    """
 
     verdict: str
     findings: list[dict[str, Any]]
     table: list[str]
+    unasked: list[str]
+
+    @property
+    def lines(self) -> list[str]:
+        """All of it for the screen, the verdict last; what blocks is shown by the failure instead."""
+        unasked = [f"not judged: {', '.join(self.unasked)}; {ASK}"] if self.unasked else []
+        return [*self.table, *finding_lines(self.of("degraded", "info")), *unasked, f"preflight: {self.verdict}"]
 
     def of(self, *levels: Level) -> list[dict[str, Any]]:
         """Findings of these levels, worst first."""
@@ -115,7 +130,8 @@ def join(
     if _nothing_to_send(answered, ranks):
         findings = [f for f in findings if not (f["check"] == "disk" and ARCHIVE in f["wanted"])]
     findings.sort(key=lambda f: (LEVELS.index(f["level"]), f["rank"]))
-    return Outcome(verdict(findings), findings, _table(findings, ranks, answered))
+    unasked = [name for name in IDS if any(r["checks"].get(name) == f"skipped: {NOT_ASKED}" for r in answered.values())]
+    return Outcome(verdict(findings), findings, _table(findings, ranks, answered), unasked)
 
 
 def _nothing_to_send(answered: Mapping[int, Mapping[str, Any]], ranks: Mapping[str, int]) -> bool:
