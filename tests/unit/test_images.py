@@ -239,6 +239,16 @@ def test_a_wrong_password_is_told_without_it(engine: FakeEngine) -> None:
     assert "s3cret" not in str(refused.value)
 
 
+def test_the_login_lies_in_memory_so_that_a_killed_pull_leaves_it_on_no_disk(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "place", lambda: tmp_path / "memory")
+    (tmp_path / "memory").mkdir()
+    engine.put(accounts={"registry.example": ["robot", "x"]})
+    images.pull(engine, SOURCE, Login("robot", "x"), 60)
+    assert {Path(c[1]).parent for c in engine.calls if c[0] == "--config"} == {tmp_path / "memory"}
+
+
 def test_the_login_is_removed_when_the_pull_fails_too(engine: FakeEngine) -> None:
     engine.put(accounts={"registry.example": ["robot", "x"]}, registry={})
     with pytest.raises(ImageError, match="manifest unknown"):

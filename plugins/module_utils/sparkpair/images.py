@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .noting import Note, unnoted
@@ -60,6 +62,14 @@ class Login:
 
     user: str
     password: str
+
+
+def place() -> Path:
+    """Where work is kept: in memory where that can be written.
+
+    So a full disk does not hide its own message, and what a killed process leaves is gone with the next start.
+    """
+    return Path("/run") if os.access("/run", os.W_OK) else Path(tempfile.gettempdir())
 
 
 def inspect(runner: Runner, reference: str) -> dict[str, Any]:
@@ -210,11 +220,11 @@ def pull(
 ) -> None:
     """Pull one image; ``note`` gets how many of its layers are here. Raises ImageError.
 
-    A login lives in a configuration of its own, in a directory that only root can read and that is removed afterwards:
-    nothing of it stays on the rank, in an argument or in a log.
+    A login lives in a configuration of its own, in a directory in memory that only root can read and that is removed
+    afterwards: nothing of it stays on the rank's disk, in an argument or in a log, also when this process is killed.
     """
     base = ["docker"]
-    folder = tempfile.mkdtemp(prefix="sparkpair-login-") if login else None
+    folder = tempfile.mkdtemp(prefix="sparkpair-login-", dir=place()) if login else None
     try:
         if login and folder:
             base += ["--config", folder]
