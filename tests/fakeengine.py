@@ -193,6 +193,8 @@ class FakeEngine:
         return _done("Successfully built")
 
     def save(self, rest: list[str]) -> Completed:
+        if dies := self._file("dies.json"):
+            return Completed(dies["code"], "", dies["says"])
         found = self.images[rest[-1]]
         with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
             for name in found["fake"]["layers"]:

@@ -41,8 +41,7 @@ class ActionModule(ActionBase):
             skip=args.get("skip") or [],
             staged=bool(args.get("staged")),
         )
-        others = finding_lines(outcome.of("degraded", "info"))
-        lines = [*outcome.table, *others, f"preflight: {outcome.verdict}"]
+        lines = outcome.lines
         if args.get("show", True):
             for line in lines:
                 display.display(line)

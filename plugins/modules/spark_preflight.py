@@ -9,7 +9,8 @@ description:
   - Reads /sys, /proc and Docker. Needs neither ibv_devinfo nor ethtool.
   - Checks are C(become), C(architecture), C(kernel), C(docker), C(compose), C(nvidia_runtime), C(gpu), C(foreign_gpu),
     C(fabric_interface), C(fabric_route), C(fabric_mtu), C(fabric_speed), C(rdma), C(gid), C(names), C(ports), C(disk),
-    C(memory), C(swap), C(limits), C(caches), C(image), C(ray), C(engine_flags) and C(weights).
+    C(memory), C(swap), C(limits), C(caches), C(image), C(ray), C(engine_flags), C(self_check)
+    and C(weights).
   - A check that depends on a blocked one is not judged, so that one fault gives one finding.
 options:
   plan:
@@ -46,8 +47,10 @@ options:
     default: false
   probe_image:
     description:
-      - Start containers of the image, without network or GPU and removed when they end, to ask for the version of Ray
-        (every rank) and for the flags of C(vllm serve) (head).
+      - Start containers of the image, without network and removed when they end, to ask for the version of Ray (every
+        rank), for the flags of C(vllm serve) (head), and to run the image's self-check of its EXL3 engine (every rank).
+      - The self-check gets the GPUs of the plan unless an engine of ours runs. C(vllm serve) gets them when it prints
+        no flags without.
     type: bool
     default: false
   engine_flags:
@@ -62,7 +65,8 @@ options:
         C(image_bytes) (40 GiB), C(weights_bytes) (164 GiB), C(draft_bytes) (3 GiB), C(release_bytes) (100 MiB),
         C(disk_margin_bytes) (5 GiB), C(memory_bytes) (0, which means C(gpu_mem_util) of the total plus the margin),
         C(memory_margin_bytes) (1.5 GiB), C(swappiness_max) (10), C(nofile_min) (65536), C(name_lookup_seconds) (2),
-        C(clock_warn_seconds) (2), C(clock_max_seconds) (60), C(probe_seconds) (300), C(bad_kernels) (a list).
+        C(clock_warn_seconds) (2), C(clock_max_seconds) (60), C(probe_seconds) (300), C(self_check_seconds)
+        (900), C(bad_kernels) (a list).
     type: dict
     default: {}
   discover:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from sparkpair.gates import GATES
 from sparkpair.plan import RANK_VARIABLES
+from sparkpair.preflight_host import Thresholds
 from sparkpair.report import Report
 from sparkpair.settings import ABOUT, NAME_OF_KEY
 
@@ -220,16 +221,43 @@ def test_the_example_uses_reserved_addresses_and_names_every_rank_variable() -> 
     assert [name for name in RANK_VARIABLES if not re.search(rf"^(# )?{name}: ", text, re.M)] == []
 
 
-def test_settings_that_the_example_shows_exist_with_their_default() -> None:
+def shown_in_the_example() -> dict[str, str]:
+    """Variables of the example's group, set or commented out, with the text of their value."""
     text = (EXAMPLE / "group_vars" / "sparks" / "main.yml").read_text(encoding="utf-8")
+    return dict(re.findall(r"^(?:# )?([a-z][a-z0-9_]*): (\S.*)$", text, re.M))
+
+
+def test_settings_that_the_example_shows_exist_with_their_default() -> None:
     generated = {
         code(row[0]): code(row[2]) for row in rows((ROOT / "docs" / "settings.md").read_text(encoding="utf-8"), 6)
     }
-    shown_there = dict(re.findall(r"^(?:# )?([a-z][a-z0-9_]*): (\S.*)$", text, re.M))
-    free = {"image", "api_key", "extra_args", "registry_user", "registry_password_file"}  # shown with an example value
-    assert {n for n in shown_there if not n.startswith("ansible_")} <= set(ABOUT)
-    for name in set(shown_there) & set(ABOUT) - free:
-        assert shown_there[name] == generated[name], name
+    there = shown_in_the_example()
+    free = {"image", "api_key", "extra_args", "registry_user", "registry_password_file", "ray_wheels"}  # an example
+    assert {n for n in there if not n.startswith(("ansible_", "spark_"))} <= set(ABOUT)
+    for name in set(there) & set(ABOUT) - free:
+        assert there[name] == generated[name], name
+
+
+def test_role_variables_that_the_example_shows_exist_with_their_default_or_a_value_that_fits() -> None:
+    options = {
+        name: option
+        for role in ROLES
+        for spec in specs(role).values()
+        for name, option in (spec.get("options") or {}).items()
+    }
+    there = {n: yaml.safe_load(v) for n, v in shown_in_the_example().items() if n.startswith("spark_")}
+    assert set(there) <= set(options)
+    free = {"spark_weights_token", "spark_weights_environment", "spark_preflight_thresholds"}  # an example
+    assert {n: v for n, v in there.items() if n not in free} == {n: options[n]["default"] for n in set(there) - free}
+    types = {"dict": dict, "str": str}
+    assert [n for n in free if not isinstance(there[n], types[options[n]["type"]])] == []
+    Thresholds.read(there["spark_preflight_thresholds"])
+
+
+def test_the_example_shows_what_a_pair_behind_a_proxy_or_without_internet_needs() -> None:
+    wanted = {"ray_wheels", "spark_weights_source", "spark_weights_transfer", "spark_weights_token"}
+    wanted |= {"spark_weights_environment", "spark_rollout_preflight_skip", "spark_preflight_thresholds"}
+    assert sorted(wanted - set(shown_in_the_example())) == []
 
 
 # --- every page -------------------------------------------------------------------------------------------------------

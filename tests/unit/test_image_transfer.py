@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sparkpair import image_job, image_transfer
 from sparkpair import image_stream as stream
-from sparkpair import image_transfer
 from sparkpair.image_stream import Channel, Route, StreamError
 from sparkpair.images import ImageError
+from sparkpair.noting import Note
 
 from tests.fakeengine import FakeEngine, digest, image
 
@@ -141,6 +142,30 @@ def test_an_interrupted_save_leaves_nothing_and_the_next_run_succeeds(
     assert NAME in pair[1].images
 
 
+@pytest.mark.parametrize("held", [[], ["a", "b"]], ids=["whole", "without_layers"])
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ("Error response from daemon: no space left on device\n", "no space left on device (exit code 125)"),
+        ("", "(exit code 125)"),
+    ],
+    ids=["with_words", "silent"],
+)
+def test_a_save_that_dies_before_its_first_byte_tells_docker_s_reason(
+    pair: tuple[FakeEngine, FakeEngine], route: Route, held: list[str], says: str, told: str
+) -> None:
+    pair[0].put(dies={"code": 125, "says": says})
+    if held:
+        pair[1].put(images={"base": image(*held)})
+    for outcome in move(*pair, route):
+        assert isinstance(outcome, ImageError), outcome
+        assert told in str(outcome)
+    assert NAME not in pair[1].images
+    (pair[0].folder / "dies.json").unlink()
+    move(*pair, replace(route, port=free_port()))
+    assert NAME in pair[1].images
+
+
 def test_a_full_disk_of_the_rank_is_told_on_both_ends(pair: tuple[FakeEngine, FakeEngine], route: Route) -> None:
     pair[1].put(broken={"load": "write /x: no space left on device"})
     for outcome in move(*pair, route):
@@ -162,6 +187,32 @@ def test_a_head_that_does_not_answer_ends_the_wait_of_the_rank(
 
 
 def test_a_port_in_use_names_the_variable(pair: tuple[FakeEngine, FakeEngine], route: Route) -> None:
+    with socket.create_server((route.address, route.port)), pytest.raises(ImageError, match="spark_image_port"):
+        image_transfer.send(pair[0], NAME, route, 1)
+
+
+def test_a_transfer_that_outlived_its_controller_is_named_by_the_next_run(
+    pair: tuple[FakeEngine, FakeEngine], route: Route, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_job, "place", lambda: tmp_path)
+    go = tmp_path / "go"
+
+    def work(note: Note) -> dict[str, Any]:
+        note("send other:1 to 192.0.2.2", 3 * 1024**3, 0, "bytes")
+        while not go.exists():
+            time.sleep(0.05)
+        return {}
+
+    job = image_job.begin(work)
+    image_job.look(job, 0.5)
+    with socket.create_server((route.address, route.port)), pytest.raises(ImageError) as told:
+        image_transfer.send(pair[0], NAME, route, 1)
+    assert "send other:1 to 192.0.2.2, 3.0 GiB so far" in str(told.value)
+    assert "wait until it has ended" in str(told.value)
+    assert "spark_image_port" not in str(told.value)
+    go.touch()
+    image_job.look(job, 20)
+    # Nothing of ours is at work: then the port is somebody else's.
     with socket.create_server((route.address, route.port)), pytest.raises(ImageError, match="spark_image_port"):
         image_transfer.send(pair[0], NAME, route, 1)
 

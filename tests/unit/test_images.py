@@ -16,7 +16,7 @@ from sparkpair.image_module import prepare
 from sparkpair.images import ImageError, Login, Wanted
 from sparkpair.inputs import ray_files, ray_recipes
 from sparkpair.noting import unnoted
-from sparkpair.runner import Completed, follow
+from sparkpair.runner import TIMED_OUT, Completed, follow
 from sparkpair.settings import Settings
 
 from tests.fakeengine import FakeEngine, digest, image
@@ -97,6 +97,21 @@ def test_layers_count_from_the_lowest_up(engine: FakeEngine) -> None:
     assert images.layers_held(engine, wanted) == 0
     engine.put(images={"x": image("b", "c"), "y": image("a", "b", "other")})
     assert images.layers_held(engine, wanted) == 2
+
+
+@pytest.mark.parametrize(("code", "removed"), [(TIMED_OUT, True), (1, False), (0, False)])
+def test_a_probe_that_does_not_end_leaves_no_container(code: int, removed: bool) -> None:
+    seen: list[list[str]] = []
+
+    def runner(argv: Sequence[str], **_: Any) -> Completed:
+        seen.append(list(argv))
+        return Completed(code if argv[1] == "run" else 0, "", "")
+
+    images.inside(runner, SOURCE, "vllm", "serve", "--help", timeout=1)
+    start = seen[0]
+    assert start[start.index("--pull") + 1] == "never"
+    name = start[start.index("--name") + 1]
+    assert seen[1:] == ([["docker", "rm", "--force", name]] if removed else [])
 
 
 # --- prepared ---------------------------------------------------------------------------------------------------------
@@ -222,6 +237,16 @@ def test_a_wrong_password_is_told_without_it(engine: FakeEngine) -> None:
     with pytest.raises(ImageError, match=r"login of robot to registry\.example was refused: .*unauthorized") as refused:
         go(engine, user="robot", password="s3cret-token")
     assert "s3cret" not in str(refused.value)
+
+
+def test_the_login_lies_in_memory_so_that_a_killed_pull_leaves_it_on_no_disk(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "place", lambda: tmp_path / "memory")
+    (tmp_path / "memory").mkdir()
+    engine.put(accounts={"registry.example": ["robot", "x"]})
+    images.pull(engine, SOURCE, Login("robot", "x"), 60)
+    assert {Path(c[1]).parent for c in engine.calls if c[0] == "--config"} == {tmp_path / "memory"}
 
 
 def test_the_login_is_removed_when_the_pull_fails_too(engine: FakeEngine) -> None:

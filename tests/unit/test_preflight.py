@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,10 @@ from sparkpair import history
 from sparkpair.images import RAY_PROBE
 from sparkpair.preflight import CHECKS, IDS, check, chosen, verdict
 from sparkpair.preflight_fabric import discover, gid_rows, netdev_of
-from sparkpair.preflight_host import GIB, Host, Options, Thresholds, version
-from sparkpair.preflight_pair import proposal_lines
-from sparkpair.runner import Completed
+from sparkpair.preflight_host import GIB, NOT_ASKED, Host, Options, Thresholds, version
+from sparkpair.preflight_pair import join, proposal_lines
+from sparkpair.runner import TIMED_OUT, Completed
+from sparkpair.weights_cache import credited_bytes
 
 from tests.fixtures.host_tree import KITS, Link, Listener, Rdma, Row, Spark, container, engine, kit, mapped
 
@@ -356,6 +359,22 @@ def flag_unknown_to_the_image(s: Spark) -> None:
     s.flags.remove("--skip-mm-profiling")
 
 
+@fault("engine_flags", "degraded", "does not print its flags (usage: vllm serve", "read the image's flags yourself")
+def image_that_prints_no_flags(s: Spark) -> None:
+    s.flags = []
+
+
+@fault(
+    "self_check",
+    "blocked",
+    "on the GPU ended with 1: 1 | 2 | 3 | test_moe ... FAIL | FAILED (failures=1)",
+    "[self_check]",
+)
+def self_check_of_the_image_fails(s: Spark) -> None:
+    # The last lines are shown, so the banner is not.
+    s.self_check = Completed(1, "== banner ==\n\n1\n2\n3\n", "test_moe ... FAIL\nFAILED (failures=1)\n")
+
+
 @fault("weights", "info", "GLM-5.3-Flash-DFlash2 is not at", "weights.yml brings it")
 def draft_not_downloaded_yet(s: Spark) -> None:
     del s.files[f"{s.snapshot('dflash')}/config.json"]
@@ -387,6 +406,25 @@ def test_one_fault_gives_its_one_finding(plant: Callable[[Spark], None], name: s
     assert result["checks"][name] == level
 
 
+@pytest.fixture(scope="module")
+def healthy_worker(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The result of rank 1 without a fault."""
+    return judge(kit("one_cable")[1], tmp_path_factory.mktemp("worker"))
+
+
+@pytest.mark.parametrize(("plant", "name"), FAULTS, ids=[f.__name__ for f, _ in FAULTS])
+def test_one_fault_is_one_finding_to_the_operator_of_the_pair(
+    plant: Callable[[Spark], None], name: str, healthy_worker: dict[str, Any], tmp_path: Path
+) -> None:
+    spark = kit("one_cable")[0]
+    plant(spark)
+    results = {"spark-0": judge(spark, tmp_path), "spark-1": healthy_worker}
+    outcome = join(results, ranks={"spark-0": 0, "spark-1": 1})
+    # An MTU that differs is told by the comparison: it stops the pair, where a small one on both only slows it.
+    shown = "parity" if name == "fabric_mtu" else name
+    assert [f["check"] for f in outcome.findings] == [shown], outcome.findings
+
+
 def test_at_least_thirty_faults_cover_every_check() -> None:
     assert len(FAULTS) >= 30
     assert {name for _, name in FAULTS} == set(IDS)
@@ -416,6 +454,7 @@ def test_only_reading_commands_are_run(tmp_path: Path) -> None:
         assert argv[0] in ("ip", "nvidia-smi") or (argv[0] == "docker" and argv[1] in allowed), argv
         if "run" in argv[:2]:
             assert "--rm" in argv
+            assert argv[argv.index("--pull") + 1] == "never"
             assert argv[argv.index("--network") + 1] == "none"
 
 
@@ -425,6 +464,7 @@ def test_without_permission_to_probe_no_container_is_started(tmp_path: Path) -> 
     assert not [argv for argv in spark.commands if argv[:2] == ["docker", "run"]]
     assert result["checks"]["ray"].startswith("skipped: ")
     assert result["checks"]["engine_flags"].startswith("skipped: ")
+    assert result["checks"]["self_check"].startswith("skipped: ")
 
 
 # --- cases that need more than one change ---------------------------------------------------------------------------
@@ -472,7 +512,7 @@ def test_ports_held_by_our_engine_pass_and_the_owner_is_shown(tmp_path: Path) ->
     spark.listeners = [Listener(8888, container="e" * 64), Listener(6379, pid=4243, container="e" * 64)]
     spark.compute = ["4242, VLLM::Worker"]
     spark.memory |= {"MemFree": 1024**2, "MemAvailable": 2 * 1024**2}
-    result = judge(spark, tmp_path)
+    result = judge(spark, tmp_path, Options())
     assert result["findings"] == []
     assert result["facts"]["ports"]["8888"] == "container sparkpair-engine of release feedfacecafe"
     assert result["checks"]["memory"].startswith("skipped: ")
@@ -483,6 +523,15 @@ def test_a_port_of_the_head_that_a_worker_has_taken_only_warns(tmp_path: Path) -
     spark.listeners = [Listener(8888, comm="nginx")]
     found = judge(spark, tmp_path)["findings"]
     assert [(f["check"], f["level"], f["rank"]) for f in found] == [("ports", "degraded", 1)]
+
+
+def test_no_port_of_the_plan_is_bound_by_a_worker_and_the_head_binds_all(tmp_path: Path) -> None:
+    for rank, level in ((0, "blocked"), (1, "degraded")):
+        spark = kit("one_cable")[rank]
+        ports = {spark.plan["port"], spark.plan["ray"]["port"]}
+        spark.listeners = [Listener(port, pid=4000 + port) for port in sorted(ports)]
+        found = judge(spark, tmp_path / str(rank), only=["ports"])["findings"]
+        assert [(f["level"], int(f["observed"].split()[1])) for f in found] == [(level, p) for p in sorted(ports)]
 
 
 def test_with_executor_mp_the_rendezvous_port_is_looked_at_and_ray_is_not(tmp_path: Path) -> None:
@@ -530,14 +579,70 @@ def test_a_plan_without_rdma_and_gpu_needs_neither(tmp_path: Path) -> None:
     assert result["facts"]["mtu"] == 1500
 
 
+def test_disk_credits_no_bytes_of_another_snapshot(tmp_path: Path) -> None:
+    limits = Thresholds.read({"weights_bytes": 100, "draft_bytes": 0, "disk_margin_bytes": 0})
+    for linked, levels in ((False, ["blocked"]), (True, [])):
+        spark = kit("one_cable")[0]
+        spark.free = {"/": 900 * GIB, "/home": 20}
+        repository = spark.snapshot("model").rpartition("/snapshots")[0]
+        spark.files[f"{repository}/blobs/{'a' * 64}"] = "x" * 100
+        host = spark.build(tmp_path / str(linked))
+        link = host.path(spark.snapshot("model") if linked else f"{repository}/snapshots/other") / "model.safetensors"
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(f"../../blobs/{'a' * 64}")
+        found = check(host, spark.plan, 0, Options(thresholds=limits), only=["disk"])["findings"]
+        assert [f["level"] for f in found] == levels, found
+
+
+def test_disk_counts_a_blob_that_two_files_of_a_snapshot_share_once(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "a").write_text("x" * 10)
+    snapshot = tmp_path / "snapshots" / "pin"
+    snapshot.mkdir(parents=True)
+    for name in ("one", "two"):
+        (snapshot / name).symlink_to("../../blobs/a")
+    (snapshot / "gone").symlink_to("../../blobs/b")
+    (tmp_path / ".sparkpair").mkdir()
+    (tmp_path / ".sparkpair" / "coming").write_text("x" * 3)
+    assert credited_bytes(tmp_path, snapshot) == 13
+    assert credited_bytes(tmp_path / "none", tmp_path / "none" / "snapshots" / "pin") == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "levels"),
+    [
+        ({}, ["degraded"]),
+        ({"free": 46}, []),
+        ({"rank": 1}, []),
+        ({"transfer": "pull"}, []),
+        ({"containerd": True}, []),
+        ({"staged": True}, []),
+        ({"size": 1 * GIB}, []),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_head_that_holds_the_image_may_need_room_to_send_it(
+    changes: dict[str, Any], levels: list[str], tmp_path: Path
+) -> None:
+    spark = kit("one_cable", image_transfer=changes.get("transfer", "stream"))[changes.get("rank", 0)]
+    assert spark.image
+    spark.image |= {"Size": changes.get("size", 0)}
+    if changes.get("containerd"):
+        spark.docker_info["DriverStatus"] = [["driver-type", "io.containerd.snapshotter.v1"]]
+    spark.free = {"/": 900 * GIB} | {f"/var/lib/{n}": changes.get("free", 44) * GIB for n in ("docker", "containerd")}
+    spark.files |= {"/var/lib/docker/.keep": "", "/var/lib/containerd/.keep": ""}
+    found = judge(spark, tmp_path, Options(staged=changes.get("staged", False)), only=["disk"])["findings"]
+    assert [f["level"] for f in found] == levels
+    assert all("while it is sent to a rank that lacks it" in f["wanted"] for f in found)
+
+
 def test_disk_credits_weights_that_are_there_and_unfinished_ones(tmp_path: Path) -> None:
     spark = kit("one_cable")[0]
     spark.free = {"/": 900 * GIB, "/home": 20}
     limits = Thresholds.read({"weights_bytes": 100, "draft_bytes": 100, "disk_margin_bytes": 0})
     repository = spark.snapshot("model").rpartition("/snapshots")[0]
-    draft = spark.snapshot("dflash").rpartition("/snapshots")[0]
-    spark.files |= {f"{repository}/blobs/a": "x" * 70, f"{repository}/blobs/b.incomplete": "x" * 40}
-    spark.files |= {f"{draft}/blobs/c": "x" * 99}
+    spark.files |= {f"{spark.snapshot('model')}/a": "x" * 70, f"{repository}/blobs/b.incomplete": "x" * 40}
+    spark.files |= {f"{spark.snapshot('dflash')}/c": "x" * 99}
     assert judge(spark, tmp_path, Options(thresholds=limits))["findings"] == []
 
 
@@ -604,12 +709,90 @@ def test_an_image_that_prints_its_flags_for_plain_help_only(tmp_path: Path) -> N
     assert [f["observed"] for f in found] == ["the image's vllm serve does not know --not-a-flag"]
 
 
-def test_an_image_that_does_not_print_its_flags_is_not_judged(tmp_path: Path) -> None:
+def test_an_image_that_needs_a_gpu_to_print_its_flags_is_asked_again_with_one(tmp_path: Path) -> None:
     spark = kit("one_cable")[0]
-    spark.flags = []
+    spark.help_needs_gpu = True
+    assert judge(spark, tmp_path / "gpu")["findings"] == []
+    asked = [argv for argv in spark.commands if "vllm" in argv]
+    assert ["--gpus" in argv for argv in asked] == [False, False, True]
+    without = kit("one_cable", gpus="none", rdma=False)[0]
+    without.help_needs_gpu = True
+    found = judge(without, tmp_path / "none", only=["engine_flags"])["findings"]
+    assert [(f["level"], "libcuda.so.1" in f["observed"]) for f in found] == [("degraded", True)]
+    assert not [argv for argv in without.commands if "--gpus" in argv]
+
+
+# --- the image's self-check -----------------------------------------------------------------------------------------
+
+
+def self_checks(spark: Spark) -> list[list[str]]:
+    """Options of the containers that ran the self-check."""
+    return [argv[: argv.index("--entrypoint")] for argv in spark.commands if argv[-1].endswith("_exl3_overlay.py")]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_self_check_of_the_image_runs_on_the_gpu_of_every_rank(rank: int, tmp_path: Path) -> None:
+    spark = kit("one_cable")[rank]
+    result = judge(spark, tmp_path)
+    assert (result["findings"], result["checks"]["self_check"]) == ([], "ok")
+    (options,) = self_checks(spark)
+    assert options[-4:] == ["--gpus", "all", "--env", "EXL3_SELFCHECK_GPU=1"]
+    assert options[:5] == ["docker", "run", "--rm", "--pull", "never"]
+
+
+def test_the_self_check_runs_without_a_gpu_where_the_plan_has_none(tmp_path: Path) -> None:
+    spark = kit("one_cable", rdma=False, gpus="none")[0]
+    assert judge(spark, tmp_path, only=["self_check"])["findings"] == []
+    (options,) = self_checks(spark)
+    assert not {"--gpus", "--env"} & set(options)
+
+
+def test_an_image_without_a_self_check_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    spark = kit("one_cable")[0]
+    spark.self_check = None
     result = judge(spark, tmp_path)
     assert result["findings"] == []
-    assert result["checks"]["engine_flags"].startswith("skipped: the image does not print its flags")
+    assert result["checks"]["self_check"] == "skipped: the image has no /opt/glm53/test_exl3_overlay.py"
+    assert self_checks(spark) == []
+
+
+def test_a_self_check_under_a_serving_engine_takes_no_gpu_and_says_so(tmp_path: Path) -> None:
+    spark = kit("one_cable")[0]
+    spark.containers = [engine()]
+    found = judge(spark, tmp_path, only=["self_check"])["findings"]
+    assert [f["level"] for f in found] == ["info"]
+    assert "passed without a GPU: sparkpair-engine serves" in found[0]["observed"]
+    assert ["--gpus" in options for options in self_checks(spark)] == [False]
+
+
+def test_a_self_check_without_an_end_is_removed_and_blocks(tmp_path: Path) -> None:
+    spark = kit("one_cable")[0]
+    spark.self_check = Completed(TIMED_OUT, "", "docker: no answer within 900 s")
+    found = judge(spark, tmp_path, only=["self_check"])["findings"]
+    assert [f["level"] for f in found] == ["blocked"]
+    assert "ended with 124: docker: no answer within 900 s" in found[0]["observed"]
+    (options,) = self_checks(spark)
+    assert ["docker", "rm", "--force", options[options.index("--name") + 1]] in spark.commands
+
+
+def test_an_image_without_python_is_said_not_to_have_been_self_checked(tmp_path: Path) -> None:
+    spark = kit("one_cable")[0]
+    host = spark.build(tmp_path)
+
+    def run(argv: Sequence[str], **more: Any) -> Completed:
+        return Completed(127, "", "exec: python3: not found") if "python3" in argv else host.run(argv, **more)
+
+    found = check(replace(host, run=run), spark.plan, 0, PROBE, only=["self_check"])["findings"]
+    assert [(f["level"], "exec: python3: not found" in f["observed"]) for f in found] == [("degraded", True)]
+
+
+def test_a_stage_of_an_untried_release_asks_for_every_check_that_needs_the_image(tmp_path: Path) -> None:
+    stage = (Path(__file__).resolve().parents[2] / "roles" / "spark_rollout" / "tasks" / "stage.yml").read_text()
+    asked = re.search(r"ternary\((\[.*?\]), \[\]\)", stage)
+    assert asked
+    result = judge(kit("one_cable")[0], tmp_path, Options())
+    unasked = [name for name, state in result["checks"].items() if state == f"skipped: {NOT_ASKED}"]
+    assert ast.literal_eval(asked[1]) == unasked
 
 
 def test_slow_name_lookups_are_named(tmp_path: Path) -> None:

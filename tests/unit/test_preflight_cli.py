@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.planning import host_variables, plan
-from tests.sshhere import configure
+from tests.sshhere import ROOT, configure
 
 PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 ROLE = [
@@ -56,6 +56,18 @@ class Site:
         (self.folder / "play.yml").write_text(json.dumps([play]))
         return subprocess.run(
             [PLAYBOOK, "-i", "hosts.json", "play.yml", *arguments],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def verb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the verb itself."""
+        inventory = json.loads((self.folder / "hosts.json").read_text())
+        (self.folder / "group.json").write_text(json.dumps({"sparks": {"hosts": inventory["all"]["hosts"]}}))
+        return subprocess.run(
+            [PLAYBOOK, "-i", "group.json", ROOT / "playbooks" / "preflight.yml", *arguments],
             cwd=self.folder,
             capture_output=True,
             text=True,
@@ -119,6 +131,27 @@ def test_a_refused_sudo_is_a_finding(site: Site) -> None:
     assert "Missing sudo password" in done.stdout + done.stderr
 
 
+BEGUN = """from ansible.module_utils.basic import AnsibleModule
+given = "plan rank only skip wanted_architecture root image staged probe_image engine_flags thresholds"
+AnsibleModule({name: {"type": "raw"} for name in given.split()})
+"""
+
+
+@pytest.mark.parametrize("before", ["", BEGUN], ids=["at its import", "while it checks"])
+def test_a_crash_of_the_module_is_not_told_as_a_host_without_login(site: Site, before: str) -> None:
+    (site.folder / "library").mkdir()
+    crashing = f"#!/usr/bin/python\n{before}raise RuntimeError('a row of nine columns')\n"
+    (site.folder / "library" / "spark_preflight.py").write_text(crashing)
+    config = site.folder / "ansible.cfg"
+    config.write_text(config.read_text().replace("library = ", f"library = {site.folder}/library:"))
+    done = site.run(ROLE, **ONE)
+    output = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "MODULE FAILURE: spark_preflight crashed on this host: " in output
+    assert "a row of nine columns" in output
+    assert "correct address, user, key" not in output
+
+
 def test_login_noise_does_not_confuse_the_reader(site: Site) -> None:
     noisy = 'echo "Welcome to DGX OS {\'a\': [1}"\necho "mesg: ttyname failed" >&2'
     site.program("ssh", f"echo x >> {site.calls}\n{noisy}\ntrap 'echo bye' EXIT")
@@ -172,3 +205,35 @@ def test_discovery_needs_no_plan_and_no_root(site: Site) -> None:
     for host in ("spark-0", "spark-1"):
         assert f"# {host}: no interface that is up" in done.stdout or f"# host_vars/{host}.yml" in done.stdout
     assert count(site) == 2
+
+
+def test_the_verb_with_discover_prints_host_variables_and_checks_nothing(site: Site) -> None:
+    done = site.verb("-e", "discover=true")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for host in ("spark-0", "spark-1"):
+        assert f"# {host}: no interface that is up" in done.stdout or f"# host_vars/{host}.yml" in done.stdout
+    assert "rank  host" not in done.stdout
+    assert "TASK [spark_plan :" not in done.stdout
+    assert count(site) == 2
+
+
+def test_the_verb_without_discover_plans_and_checks(site: Site) -> None:
+    only = {"spark_preflight_only": ["architecture", "ray"], "spark_architecture": platform.machine()}
+    done = site.verb("-e", json.dumps(only))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "preflight: ready" in done.stdout
+    assert "# host_vars/" not in done.stdout
+
+
+def test_a_ready_pair_whose_image_was_not_asked_says_what_was_not_judged(site: Site) -> None:
+    mine = {"spark_preflight_only": ["architecture", "ray", "engine_flags", "self_check"]}
+    mine["spark_preflight_architecture"] = platform.machine()
+    done = site.run(ROLE, **mine)
+    assert done.returncode == 0, done.stdout + done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("not judged: "))
+    assert line.startswith("not judged: ray, engine_flags, self_check; the image was not asked. ")
+    assert "-e spark_preflight_probe_image=true" in line
+    # Asked, it is another reason why they were not judged: no such image is on this machine.
+    asked = site.run(ROLE, **mine, spark_preflight_probe_image=True)
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+    assert "not judged: " not in asked.stdout

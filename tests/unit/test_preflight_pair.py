@@ -122,6 +122,45 @@ def test_mtu_reset_on_one_rank_is_one_finding(tmp_path: Path, results: dict[str,
     assert [(f["check"], f["level"]) for f in judge(results).findings] == [("parity", "blocked")]
 
 
+def test_a_wrong_kernel_of_one_rank_hides_no_difference_between_the_others(results: dict[str, Any]) -> None:
+    results["spark-2"] = copy.deepcopy(results["spark-1"])
+    results["spark-2"]["facts"]["kernel"] = "6.11.0"
+    fact("kernel", "7.0.0-1019-nvidia")(results)
+    own = {"check": "kernel", "level": "blocked", "rank": 1, "observed": "o", "wanted": "w", "remedy": "r"}
+    results["spark-1"]["findings"] = [own]
+    outcome = join(results, ranks=RANKS | {"spark-2": 2})
+    assert [(f["check"], f["rank"]) for f in outcome.findings] == [("kernel", 1), ("parity", 2)]
+
+
+@pytest.mark.parametrize("lacking", [False, True])
+def test_room_to_send_the_image_is_wanted_only_where_a_rank_lacks_it(
+    lacking: bool, results: dict[str, Any], tmp_path: Path
+) -> None:
+    spark = kit("one_cable")[0]
+    spark.free = {"/": 20 * 1024**3}
+    for prefix in ("model", "dflash"):
+        spark.files[f"{spark.snapshot(prefix)}/x"] = "x"
+    limits = Thresholds.read({"weights_bytes": 0, "draft_bytes": 0})
+    own = check(spark.build(tmp_path), spark.plan, 0, Options(thresholds=limits), only=["disk", "image"])
+    results["spark-0"] |= {"findings": own["findings"]}
+    assert [f["level"] for f in own["findings"]] == ["degraded"]
+    if lacking:
+        results["spark-1"]["facts"]["image"] = None
+    assert [f["check"] for f in judge(results).findings] == (["disk"] if lacking else [])
+
+
+def test_checks_that_only_the_image_can_answer_are_named_when_it_was_not_asked(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
+    assert judge(results).unasked == []
+    spark = kit("one_cable")[0]
+    results["spark-0"] |= check(spark.build(tmp_path), spark.plan, 0, Options())
+    outcome = judge(results)
+    assert (outcome.verdict, outcome.unasked) == ("ready", ["ray", "engine_flags", "self_check"])
+    assert outcome.lines[-2].startswith("not judged: ray, engine_flags, self_check; the image was not asked.")
+    assert outcome.lines[-1] == "preflight: ready"
+
+
 def test_a_slow_login_is_not_taken_for_clock_skew(results: dict[str, Any]) -> None:
     result = results["spark-1"]
     result["clock"]["received"] += 30

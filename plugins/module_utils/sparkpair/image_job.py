@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .apart import apart
-from .images import ImageError
+from .images import ImageError, place
 from .noting import Note
 from .runner import Clock
 
@@ -27,11 +27,6 @@ PREFIX = "sparkpair-image-"
 RESULT, NOTE, LOCK = "result.json", "note.json", "lock"
 NOTE_SECONDS = 1.0
 LOOK_SECONDS = 0.1
-
-
-def place() -> Path:
-    """Where jobs are kept: in memory where that can be written, so that a full disk does not hide its own message."""
-    return Path("/run") if os.access("/run", os.W_OK) else Path(tempfile.gettempdir())
 
 
 def _publish(path: Path, data: Mapping[str, Any]) -> None:
@@ -120,6 +115,15 @@ def look(folder: Path, hold: float, *, clock: Clock = time.monotonic) -> tuple[d
         if clock() >= until:
             return None, _last(folder, clock())
         time.sleep(LOOK_SECONDS)
+
+
+def running() -> list[dict[str, Any]]:
+    """Last notes of the jobs on this host that have not ended, those without one left out."""
+    found = []
+    for folder in sorted(place().glob(f"{PREFIX}*")):
+        if not _ended(folder) and (note := _last(folder, time.monotonic())):
+            found.append(note)
+    return found
 
 
 def _last(folder: Path, now: float) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import subprocess
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +14,18 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from . import image_stream as stream
+from .image_job import running
 from .image_stream import Route
 from .images import ImageError, inspect, layers_held, layers_of
+from .memory import gib
 from .noting import Note, unnoted
 from .preflight_host import version
 from .runner import Runner
 
 SAVE_PLATFORM_API = (1, 48)
 LOAD_SECONDS = 1800.0
+SENDING = "send "
+"""How the note of a transfer begins, by which a later run knows one that goes on without its controller."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +85,7 @@ def send(runner: Runner, reference: str, route: Route, ranks: int, note: Note = 
     try:
         listener = socket.create_server((route.address, route.port), backlog=16)
     except OSError as error:
-        raise ImageError(
-            f"the head cannot listen on {route.address}:{route.port}: {error}; set spark_image_port to a free port"
-        ) from error
+        raise ImageError(f"the head cannot listen on {route.address}:{route.port}: {_unheard(error)}") from error
     with listener:
         deadline = time.monotonic() + route.wait
         while len(moved) + len(problems) < ranks:
@@ -100,7 +104,7 @@ def send(runner: Runner, reference: str, route: Route, ranks: int, note: Note = 
                 except (stream.StreamError, OSError):
                     continue
                 try:
-                    tell = _Telling(note, f"send {reference} to {peer[0]}", size)
+                    tell = _Telling(note, f"{SENDING}{reference} to {peer[0]}", size)
                     moved.append(_serve(channel, str(peer[0]), argv, layers_of(data), tell))
                 except (stream.StreamError, ImageError) as error:
                     problems.append(f"to {peer[0]}: {error}")
@@ -108,6 +112,17 @@ def send(runner: Runner, reference: str, route: Route, ranks: int, note: Note = 
     if problems:
         raise ImageError(f"{reference} was not sent everywhere: {'; '.join(problems)}")
     return moved
+
+
+def _unheard(error: OSError) -> str:
+    """Why nothing can be bound and what to do: a transfer may have outlived the controller that began it."""
+    at_work = [note for note in running() if str(note["doing"]).startswith(SENDING)]
+    if error.errno != errno.EADDRINUSE or not at_work:
+        return f"{error}; set spark_image_port to a free port"
+    return (
+        f"a transfer of another run is under way ({at_work[0]['doing']}, {gib(at_work[0]['done'])} so far); "
+        "wait until it has ended and run again, which finds what it brought"
+    )
 
 
 @dataclass
@@ -137,16 +152,22 @@ def _serve(channel: stream.Channel, peer: str, argv: Sequence[str], layers: Sequ
     sink, left_out = _Frames(channel, tell), 0
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+        broken = ""
         try:
             with process:
                 assert process.stdout is not None  # noqa: S101 - asked for above
-                left_out = _copy(process.stdout, sink, skip)
+                try:
+                    left_out = _copy(process.stdout, sink, skip)
+                except tarfile.TarError as error:
+                    # Docker ended early, and its own words say more than what is wrong with the archive.
+                    broken = f"no whole archive came: {error}"
         except stream.StreamError as error:
             process.kill()
             raise stream.StreamError(f"{error} after {sink.count} bytes") from error
-        if process.returncode:
+        if process.returncode or broken:
             errors.seek(0)
-            why = errors.read()[-500:].decode(errors="replace").strip()
+            said = errors.read()[-500:].decode(errors="replace").strip() or broken
+            why = f"{said} (exit code {process.returncode})"
             channel.send(stream.FAILED, why.encode())
             raise ImageError(f"{' '.join(argv)}: {why}")
     channel.send(stream.END)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .noting import Note, unnoted
-from .runner import Completed, LineRunner, Runner, follow
+from .runner import TIMED_OUT, Completed, LineRunner, Runner, follow
 
 LABEL_INPUTS = "sparkpair.image.inputs"
 """Label of an image that was built here: the hash of everything that it was made of."""
@@ -59,6 +62,14 @@ class Login:
 
     user: str
     password: str
+
+
+def place() -> Path:
+    """Where work is kept: in memory where that can be written.
+
+    So a full disk does not hide its own message, and what a killed process leaves is gone with the next start.
+    """
+    return Path("/run") if os.access("/run", os.W_OK) else Path(tempfile.gettempdir())
 
 
 def inspect(runner: Runner, reference: str) -> dict[str, Any]:
@@ -136,25 +147,43 @@ def see(runner: Runner, wanted: Wanted) -> dict[str, Any]:
 
 
 def inside(
-    runner: Runner, reference: str, entrypoint: str, *arguments: str, timeout: float = 300.0
-) -> tuple[bool, str, str]:
-    """Run a program of the image in a container without network or GPU that is removed when it ends.
+    runner: Runner,
+    reference: str,
+    entrypoint: str,
+    *arguments: str,
+    timeout: float = 300.0,
+    options: Sequence[str] = (),
+) -> Completed:
+    """Run a program of the image in a container without network that is removed when it ends or its time is over.
 
-    Returns whether it ended with 0, its output, and its last line of errors.
+    It gets no GPU unless ``options`` (of ``docker run``) ask for one; ``timeout`` in seconds. Nothing is ever pulled.
     """
-    done = runner(
-        ["docker", "run", "--rm", "--network", "none", "--entrypoint", entrypoint, reference, *arguments],
-        timeout=timeout,
-    )
-    return done.ok, done.out, done.why()
+    name = f"sparkpair-probe-{secrets.token_hex(6)}"
+    argv = ["docker", "run", "--rm", "--pull", "never", "--name", name, "--network", "none", *options]
+    done = runner([*argv, "--entrypoint", entrypoint, reference, *arguments], timeout=timeout)
+    if done.rc == TIMED_OUT:
+        # Only the client was ended: the container goes on, and may hold memory and GPU.
+        runner(["docker", "rm", "--force", name], timeout=60)
+    return done
 
 
 def ray_in(runner: Runner, reference: str, *, timeout: float = 300.0) -> tuple[str | None, str]:
     """Version of Ray in an image (None when there is none), and why its Python did not answer ("" when it did)."""
-    ok, out, why = inside(runner, reference, "python3", "-c", RAY_PROBE, timeout=timeout)
-    marked = [line for line in out.splitlines() if line.startswith(MARK)]
-    if not ok or not marked:
-        return None, why
+    return _answer(inside(runner, reference, "python3", "-c", RAY_PROBE, timeout=timeout))
+
+
+def has_file(runner: Runner, reference: str, path: str, *, timeout: float = 300.0) -> tuple[bool, str]:
+    """Whether an image holds a file, and why its Python did not answer ("" when it did)."""
+    code = f"import json, os; print({MARK!r} + json.dumps(os.path.isfile({path!r})))"
+    found, why = _answer(inside(runner, reference, "python3", "-c", code, timeout=timeout))
+    return found is True, why
+
+
+def _answer(done: Completed) -> tuple[Any, str]:
+    """The JSON value behind the mark (None without one), and why there is none: an image may print a banner first."""
+    marked = [line for line in done.out.splitlines() if line.startswith(MARK)]
+    if not done.ok or not marked:
+        return None, done.why()
     return json.loads(marked[-1].removeprefix(MARK)), ""
 
 
@@ -191,11 +220,11 @@ def pull(
 ) -> None:
     """Pull one image; ``note`` gets how many of its layers are here. Raises ImageError.
 
-    A login lives in a configuration of its own, in a directory that only root can read and that is removed afterwards:
-    nothing of it stays on the rank, in an argument or in a log.
+    A login lives in a configuration of its own, in a directory in memory that only root can read and that is removed
+    afterwards: nothing of it stays on the rank's disk, in an argument or in a log, also when this process is killed.
     """
     base = ["docker"]
-    folder = tempfile.mkdtemp(prefix="sparkpair-login-") if login else None
+    folder = tempfile.mkdtemp(prefix="sparkpair-login-", dir=place()) if login else None
     try:
         if login and folder:
             base += ["--config", folder]

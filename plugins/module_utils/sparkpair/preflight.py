@@ -50,6 +50,7 @@ CHECKS: tuple[Check, ...] = (
     Check("image", content.image, ("docker", "architecture")),
     Check("ray", content.ray, ("image",)),
     Check("engine_flags", content.engine_flags, ("image",)),
+    Check("self_check", content.self_check, ("image", "ray")),
     Check("weights", content.weights, ("caches",)),
 )
 IDS = tuple(check.id for check in CHECKS)

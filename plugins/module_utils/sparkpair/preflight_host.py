@@ -22,6 +22,8 @@ from .weights import mounted_cache
 Level = Literal["blocked", "degraded", "info"]
 LEVELS: tuple[Level, ...] = ("blocked", "degraded", "info")
 """Worst first. ``blocked`` stops a deploy, ``degraded`` proceeds with a warning, ``info`` leaves the verdict alone."""
+NOT_ASKED = "starts a container of the image, and was not asked for"
+"""Why a check was skipped that only ``probe_image`` allows."""
 
 
 class Skipped(Exception):  # noqa: N818 - an outcome of a check, not an error
@@ -71,6 +73,7 @@ class Thresholds:
     clock_warn_seconds: float = 2.0
     clock_max_seconds: float = 60.0
     probe_seconds: float = 300.0
+    self_check_seconds: float = 900.0
     bad_kernels: tuple[str, ...] = ("7.0.0-1019", "7.0.0-31")
 
     @classmethod

@@ -8,19 +8,29 @@ from itertools import combinations
 from typing import Any
 
 from .images import same_image, short
-from .preflight import PAIR_IDS, verdict
-from .preflight_host import LEVELS, Finding, Level, Thresholds
+from .preflight import IDS, PAIR_IDS, verdict
+from .preflight_content import ARCHIVE
+from .preflight_host import LEVELS, NOT_ASKED, Finding, Level, Thresholds
 from .screen import short_image, table
+
+ASK = (
+    "the image was not asked. A deploy of a new release asks it, and so does preflight.yml with "
+    "-e spark_preflight_probe_image=true where the image is on the rank"
+)
 
 
 @dataclass(frozen=True)
 class Same:
-    """A fact that all ranks should share; None counts as not observed and is left out."""
+    """A fact that all ranks should share; None counts as not observed and is left out.
+
+    A rank whose own ``check`` found the fact wrong is left out as well: that is one fault, and it is told already.
+    """
 
     fact: str
     words: str
     level: Level
     remedy: str
+    check: str = ""
 
 
 MTU = Same(
@@ -31,10 +41,10 @@ MTU = Same(
 )
 SAME = (
     MTU,
-    Same("kernel", "kernel", "degraded", "apt full-upgrade and reboot until all ranks run the same kernel"),
+    Same("kernel", "kernel", "degraded", "apt full-upgrade and reboot until all ranks run the same kernel", "kernel"),
     Same("driver", "NVIDIA driver", "degraded", "install the same driver on every rank and reboot"),
-    Same("docker", "Docker", "degraded", "install the same Docker version on every rank"),
-    Same("compose", "Compose", "info", "install the same Compose version on every rank"),
+    Same("docker", "Docker", "degraded", "install the same Docker version on every rank", "docker"),
+    Same("compose", "Compose", "info", "install the same Compose version on every rank", "compose"),
     Same(
         "storage_driver",
         "storage driver of Docker",
@@ -47,11 +57,21 @@ SAME = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """The pair's preflight: ``verdict`` (blocked, degraded or ready), all findings, and a table for the screen."""
+    """The pair's preflight: ``verdict`` (blocked, degraded or ready), all findings, and a table for the screen.
+
+    ``unasked`` are the checks that were left out because they start containers of the image.
+    """
 
     verdict: str
     findings: list[dict[str, Any]]
     table: list[str]
+    unasked: list[str]
+
+    @property
+    def lines(self) -> list[str]:
+        """All of it for the screen, the verdict last; what blocks is shown by the failure instead."""
+        unasked = [f"not judged: {', '.join(self.unasked)}; {ASK}"] if self.unasked else []
+        return [*self.table, *finding_lines(self.of("degraded", "info")), *unasked, f"preflight: {self.verdict}"]
 
     def of(self, *levels: Level) -> list[dict[str, Any]]:
         """Findings of these levels, worst first."""
@@ -107,8 +127,17 @@ def join(
     # An MTU that differs is one fault, and the worse level tells it.
     uneven = any(f["check"] == "parity" and f["observed"].startswith(MTU.words) for f in findings)
     findings = [f for f in findings if not (uneven and f["check"] == "fabric_mtu")]
+    if _nothing_to_send(answered, ranks):
+        findings = [f for f in findings if not (f["check"] == "disk" and ARCHIVE in f["wanted"])]
     findings.sort(key=lambda f: (LEVELS.index(f["level"]), f["rank"]))
-    return Outcome(verdict(findings), findings, _table(findings, ranks, answered))
+    unasked = [name for name in IDS if any(r["checks"].get(name) == f"skipped: {NOT_ASKED}" for r in answered.values())]
+    return Outcome(verdict(findings), findings, _table(findings, ranks, answered), unasked)
+
+
+def _nothing_to_send(answered: Mapping[int, Mapping[str, Any]], ranks: Mapping[str, int]) -> bool:
+    """Tell whether every rank is known to hold the same image, so that the head needs no room to send one."""
+    images = [r["facts"].get("image") for r in answered.values()]
+    return len(images) == len(ranks) and all(image and same_image(images[0], image) for image in images)
 
 
 def _reach(ranks: Mapping[str, int], results: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
@@ -158,7 +187,11 @@ def _clock(answered: Mapping[int, Mapping[str, Any]], limits: Thresholds) -> lis
 def _parity(answered: Mapping[int, Mapping[str, Any]], staged: bool) -> list[Finding]:
     found = []
     for same in SAME:
-        values = {rank: r["facts"][same.fact] for rank, r in answered.items() if r["facts"].get(same.fact) is not None}
+        values = {
+            rank: r["facts"][same.fact]
+            for rank, r in answered.items()
+            if r["facts"].get(same.fact) is not None and same.check not in {f["check"] for f in r["findings"]}
+        }
         if len({str(v) for v in values.values()}) > 1:
             first = next(iter(values))
             odd = next(rank for rank, value in values.items() if value != values[first])

@@ -206,12 +206,14 @@ def foreign_gpu(ctx: Context) -> Iterator[Finding]:
 
 
 def _wanted_ports(ctx: Context) -> dict[int, tuple[str, bool]]:
-    """Port to (its use, whether this rank binds it)."""
+    """Port to (its use, whether this rank binds it).
+
+    Every fixed port of a plan is the head's. Ray on a worker, and NCCL on both, take ports that the kernel gives them.
+    """
     head = ctx.rank["role"] == "head"
     ports: dict[int, tuple[str, bool]] = {int(ctx.plan["port"]): ("the API", head)}
     if ctx.plan["executor"] == "ray":
         ports[int(ctx.plan["ray"]["port"])] = ("Ray", head)
-        ports |= {int(p): (f"Ray's {k}", True) for k, p in ctx.plan["ray"].items() if k.endswith("_port")}
     elif master := ctx.setting("master_port"):
         ports[int(master)] = ("the rendezvous of the ranks", head)
     return ports

@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+TIMED_OUT = 124
+"""Exit code of a command that was ended because its time was over, as timeout(1) gives it."""
+
 
 @dataclass(frozen=True)
 class Completed:
@@ -74,7 +77,7 @@ def follow(argv: Sequence[str], each: Callable[[str], None], *, timeout: float) 
         finally:
             timer.cancel()
         if late.is_set():
-            return Completed(124, "", f"{argv[0]}: no answer within {timeout:.0f} s")
+            return Completed(TIMED_OUT, "", f"{argv[0]}: no answer within {timeout:.0f} s")
         errors.seek(0)
         return Completed(process.returncode, "".join(lines), errors.read().decode(errors="replace"))
 
@@ -95,7 +98,7 @@ def run(argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0)
     except FileNotFoundError as error:
         return Completed(127, "", f"{argv[0]}: {error.strerror}")
     except subprocess.TimeoutExpired:
-        return Completed(124, "", f"{argv[0]}: no answer within {timeout:.0f} s")
+        return Completed(TIMED_OUT, "", f"{argv[0]}: no answer within {timeout:.0f} s")
     return Completed(done.returncode, done.stdout, done.stderr)
 
 

@@ -32,6 +32,28 @@ def stored_bytes(root: Path) -> int:
     return total
 
 
+def credited_bytes(repository: Path, snapshot: Path) -> int:
+    """Bytes of a repository that a snapshot does not need again: what its files lead to, and what is unfinished.
+
+    Of an unfinished blob nothing says which snapshot it is for, so it counts.
+    """
+    found: dict[str, int] = {}
+    reached = [path for path in _below(snapshot) if path.is_file()]
+    unfinished = [path for path in _below(repository / "blobs") if path.suffix == ".incomplete"]
+    for path in (*reached, *unfinished, *_below(repository / PARTIAL)):
+        with suppress(OSError):
+            real = os.path.realpath(path)
+            found[real] = Path(real).stat().st_size if Path(real).is_file() else 0
+    return sum(found.values())
+
+
+def _below(folder: Path) -> list[Path]:
+    try:
+        return list(folder.rglob("*"))
+    except OSError:
+        return []
+
+
 def hash_all(
     unknown: Mapping[str, int], hashes: Hashes, *, threads: int, seconds: float, clock: Clock = time.monotonic
 ) -> None:
