@@ -203,6 +203,50 @@ def test_what_the_hub_has_is_downloaded_once_and_copied(pair: Pair) -> None:
     assert [p for p in (pair.folder / "docker").iterdir() if p.is_dir()] == []
 
 
+def share(pair: Pair) -> None:
+    """Have both ranks mount one folder, as two mounts of one NFS export."""
+    for rank in pair.plan["ranks"]:
+        next(m for m in rank["mounts"] if "huggingface" in m["target"])["source"] = str(pair.home(0))
+
+
+def test_a_shared_folder_is_only_verified_by_the_other_rank(pair: Pair) -> None:
+    share(pair)
+    pair.fill(0, TARGET_FILES)
+    first = pair.run(spark_weights_transfer="none")
+    assert first.code == 0, first.screen
+    assert pair.right(0)
+    lines = first.of("Judge the weights of the pair", "spark-0")["lines"]
+    assert len([line for line in lines if "complete, " in line]) == 4
+    assert first.of("Copy what this rank lacks", "spark-1") == {}
+    read = [
+        first.of("Check the weights of this rank", "spark-0"),
+        first.of("Compare the other ranks with the head", "spark-1"),
+    ]
+    size = sum(len(content) for files in (TARGET_FILES, DRAFT_FILES) for content in files.values())
+    assert [seen["hashed_bytes"] for seen in read] == [size, size]
+    before = [tree(pair.folder / name) for name in ("hf-0", "root-0", "root-1")]
+    second = pair.run(spark_weights_transfer="none")
+    assert second.code == 0, second.screen
+    assert second.asked == {"spark-0": 1, "spark-1": 1}
+    for host in ("spark-0", "spark-1"):
+        checked = second.of("Check the weights of this rank", host)
+        assert (checked["changed"], checked["hashed_bytes"]) == (False, 0)
+    assert [tree(pair.folder / name) for name in ("hf-0", "root-0", "root-1")] == before
+
+
+def test_a_cache_that_is_only_verified_and_lacks_a_file_ends_the_run_untouched(pair: Pair) -> None:
+    """Control of the shared folder: a rank with another folder, not whole and with another ref, is not repaired."""
+    pair.fill(0, TARGET_FILES)
+    pair.fill(1, {n: c for n, c in TARGET_FILES.items() if n != "model-00003-of-00006.safetensors"})
+    before = tree(pair.home(1))
+    run = pair.run(spark_weights_transfer="none")
+    assert run.code != 0
+    assert "spark-1: owner/target: model-00003-of-00006.safetensors is missing; with spark_weights_transfer none" in (
+        run.screen
+    )
+    assert tree(pair.home(1)) == before
+
+
 def test_check_mode_before_the_first_deploy_says_what_it_could_not_check_and_passes(pair: Pair) -> None:
     pair.home(0).mkdir()
     pair.plan["image"] = "sparkpair/engine:000000000000"
