@@ -50,19 +50,11 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.plan = make_plan(
-            model="owner/target",
-            model_revision=REVISION,
-            dflash_model="owner/draft",
-            dflash_revision=OTHER_REVISION,
-            image=IMAGE,
-            ray_version="",
-        )
-        self.hosts: dict[str, Any] = {}
-        for number, rank in enumerate(self.plan["ranks"]):
-            rank["address"] = f"127.0.0.{number + 1}"
-            next(m for m in rank["mounts"] if "huggingface" in m["target"])["source"] = str(self.home(number))
-            self.hosts[rank["host"]] = {"spark_rank": number, "spark_weights_root": str(folder / f"root-{number}")}
+        self.plan = self.planned()
+        self.hosts: dict[str, Any] = {
+            rank["host"]: {"spark_rank": number, "spark_weights_root": str(folder / f"root-{number}")}
+            for number, rank in enumerate(self.plan["ranks"])
+        }
         bin_folder = folder / "bin"
         bin_folder.mkdir()
         docker = bin_folder / "docker"
@@ -74,6 +66,15 @@ class Pair:
             f"stdout_callback = ansible.posix.json\ninterpreter_python = {sys.executable}\n"
             f"local_tmp = {folder}/local\nremote_tmp = {folder}/remote\n"
         )
+
+    def planned(self, **settings: Any) -> dict[str, Any]:
+        """A plan of both models, with the folders as the ranks' caches."""
+        given: dict[str, Any] = {"model": "owner/target", "model_revision": REVISION, "image": IMAGE, "ray_version": ""}
+        plan = make_plan(**given | {"dflash_model": "owner/draft", "dflash_revision": OTHER_REVISION} | settings)
+        for number, rank in enumerate(plan["ranks"]):
+            rank["address"] = f"127.0.0.{number + 1}"
+            next(m for m in rank["mounts"] if "huggingface" in m["target"])["source"] = str(self.home(number))
+        return plan
 
     def home(self, number: int) -> Path:
         """Cache of a rank."""
@@ -174,6 +175,30 @@ def test_a_rank_with_an_empty_cache_is_filled_and_a_second_run_does_nothing(pair
     repaired = pair.run()
     assert repaired.code == 0, repaired.screen
     assert pair.right(1)
+
+
+def test_another_release_of_the_same_weights_hashes_and_transfers_nothing(pair: Pair) -> None:
+    """As a deploy after a stop, or with changed settings: its release is new to the ranks, the weights are not."""
+    pair.fill(0, TARGET_FILES)
+    assert pair.run().code == 0
+    folders = [pair.folder / name for name in ("hf-0", "hf-1", "root-0", "root-1")]
+    before, release = [tree(folder) for folder in folders], pair.plan["release"]
+    pair.plan = pair.planned(max_num_seqs=2, verify_tokens=3, port=9999)
+    assert pair.plan["release"] != release
+    run = pair.run()
+    assert run.code == 0, run.screen
+    for host in ("spark-0", "spark-1"):
+        checked = run.of("Check the weights of this rank", host)
+        counted = [checked[key] for key in ("changed", "hashed_bytes", "received_bytes")]
+        assert counted == [False, 0, 0]
+    assert run.asked == {"spark-0": 1, "spark-1": 1}
+    assert [tree(folder) for folder in folders] == before
+    # Control: the counters count. A shard whose time has changed is read again, and not transferred.
+    os.utime((pair.snapshot(1) / "model-00003-of-00006.safetensors").resolve())
+    again = pair.run().of("Check the weights of this rank", "spark-1")
+    assert (again["hashed_bytes"], again["received_bytes"]) == (100_000, 0)
+    pair.plan = pair.planned(spec_method="none", model="owner/draft", model_revision=OTHER_REVISION)
+    assert pair.run().asked == {"spark-0": 1, "spark-1": 1}
 
 
 def test_what_the_hub_has_is_downloaded_once_and_copied(pair: Pair) -> None:
