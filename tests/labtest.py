@@ -51,6 +51,13 @@ def tree(spark: Any) -> str:
         return spark.run(script).stdout
 
 
+def weights_ledger(spark: Any) -> str:
+    """Path, inode and times of every file of weights, manifest and remembered hash: hashing and bringing change it."""
+    folders = "/opt/sparkpair/weights /home/spark/.cache/huggingface/hub"
+    with spark.sudo():
+        return spark.check_output(f"find {folders} -type f -printf '%p %i %T@ %C@\\n' | sort")
+
+
 @pytest.fixture
 def verb(tmp_path: Path) -> Callable[..., Run]:
     """Run ``ansible-playbook playbooks/<verb>.yml`` on the lab with further arguments and environment.

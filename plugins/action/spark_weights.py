@@ -41,6 +41,7 @@ class ActionModule(ActionBase):
             "hf_home": mounted_cache(this),
             "models": models_of(plan),
             "head": this is head,
+            "verify_only": this is not head and str(args.get("transfer", "fabric")) == "none",
         }
         if state in ("checked", "downloaded") and this is head:
             wanted |= {k: args[k] for k in OF_THE_HEAD if k in args}

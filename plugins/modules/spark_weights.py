@@ -35,6 +35,15 @@ options:
     description: Directory of releases on the rank.
     type: path
     default: /opt/sparkpair
+  transfer:
+    description: C(none) has every rank but the head only verify its cache, and write nothing into it.
+    type: str
+    choices: [fabric, none]
+    default: fabric
+  verify_only:
+    description: Whether this rank writes nothing into its cache. Set by the action.
+    type: bool
+    default: false
   source:
     description:
       - C(hub), C(cache) (only the head's own files, nothing is downloaded), or an absolute path of a folder on the head

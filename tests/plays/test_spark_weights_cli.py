@@ -50,19 +50,11 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.plan = make_plan(
-            model="owner/target",
-            model_revision=REVISION,
-            dflash_model="owner/draft",
-            dflash_revision=OTHER_REVISION,
-            image=IMAGE,
-            ray_version="",
-        )
-        self.hosts: dict[str, Any] = {}
-        for number, rank in enumerate(self.plan["ranks"]):
-            rank["address"] = f"127.0.0.{number + 1}"
-            next(m for m in rank["mounts"] if "huggingface" in m["target"])["source"] = str(self.home(number))
-            self.hosts[rank["host"]] = {"spark_rank": number, "spark_weights_root": str(folder / f"root-{number}")}
+        self.plan = self.planned()
+        self.hosts: dict[str, Any] = {
+            rank["host"]: {"spark_rank": number, "spark_weights_root": str(folder / f"root-{number}")}
+            for number, rank in enumerate(self.plan["ranks"])
+        }
         bin_folder = folder / "bin"
         bin_folder.mkdir()
         docker = bin_folder / "docker"
@@ -74,6 +66,15 @@ class Pair:
             f"stdout_callback = ansible.posix.json\ninterpreter_python = {sys.executable}\n"
             f"local_tmp = {folder}/local\nremote_tmp = {folder}/remote\n"
         )
+
+    def planned(self, **settings: Any) -> dict[str, Any]:
+        """A plan of both models, with the folders as the ranks' caches."""
+        given: dict[str, Any] = {"model": "owner/target", "model_revision": REVISION, "image": IMAGE, "ray_version": ""}
+        plan = make_plan(**given | {"dflash_model": "owner/draft", "dflash_revision": OTHER_REVISION} | settings)
+        for number, rank in enumerate(plan["ranks"]):
+            rank["address"] = f"127.0.0.{number + 1}"
+            next(m for m in rank["mounts"] if "huggingface" in m["target"])["source"] = str(self.home(number))
+        return plan
 
     def home(self, number: int) -> Path:
         """Cache of a rank."""
@@ -176,6 +177,30 @@ def test_a_rank_with_an_empty_cache_is_filled_and_a_second_run_does_nothing(pair
     assert pair.right(1)
 
 
+def test_another_release_of_the_same_weights_hashes_and_transfers_nothing(pair: Pair) -> None:
+    """As a deploy after a stop, or with changed settings: its release is new to the ranks, the weights are not."""
+    pair.fill(0, TARGET_FILES)
+    assert pair.run().code == 0
+    folders = [pair.folder / name for name in ("hf-0", "hf-1", "root-0", "root-1")]
+    before, release = [tree(folder) for folder in folders], pair.plan["release"]
+    pair.plan = pair.planned(max_num_seqs=2, verify_tokens=3, port=9999)
+    assert pair.plan["release"] != release
+    run = pair.run()
+    assert run.code == 0, run.screen
+    for host in ("spark-0", "spark-1"):
+        checked = run.of("Check the weights of this rank", host)
+        counted = [checked[key] for key in ("changed", "hashed_bytes", "received_bytes")]
+        assert counted == [False, 0, 0]
+    assert run.asked == {"spark-0": 1, "spark-1": 1}
+    assert [tree(folder) for folder in folders] == before
+    # Control: the counters count. A shard whose time has changed is read again, and not transferred.
+    os.utime((pair.snapshot(1) / "model-00003-of-00006.safetensors").resolve())
+    again = pair.run().of("Check the weights of this rank", "spark-1")
+    assert (again["hashed_bytes"], again["received_bytes"]) == (100_000, 0)
+    pair.plan = pair.planned(spec_method="none", model="owner/draft", model_revision=OTHER_REVISION)
+    assert pair.run().asked == {"spark-0": 1, "spark-1": 1}
+
+
 def test_what_the_hub_has_is_downloaded_once_and_copied(pair: Pair) -> None:
     pair.home(0).mkdir()
     # One stand-in knows one repository; a plan without a draft needs no other.
@@ -201,6 +226,50 @@ def test_what_the_hub_has_is_downloaded_once_and_copied(pair: Pair) -> None:
     manifest = json.loads((pair.folder / "root-1/weights" / TARGET.folder / f"{REVISION}.json").read_text())
     assert (manifest["source"], len(manifest["entries"])) == ("hub", 9)
     assert [p for p in (pair.folder / "docker").iterdir() if p.is_dir()] == []
+
+
+def share(pair: Pair) -> None:
+    """Have both ranks mount one folder, as two mounts of one NFS export."""
+    for rank in pair.plan["ranks"]:
+        next(m for m in rank["mounts"] if "huggingface" in m["target"])["source"] = str(pair.home(0))
+
+
+def test_a_shared_folder_is_only_verified_by_the_other_rank(pair: Pair) -> None:
+    share(pair)
+    pair.fill(0, TARGET_FILES)
+    first = pair.run(spark_weights_transfer="none")
+    assert first.code == 0, first.screen
+    assert pair.right(0)
+    lines = first.of("Judge the weights of the pair", "spark-0")["lines"]
+    assert len([line for line in lines if "complete, " in line]) == 4
+    assert first.of("Copy what this rank lacks", "spark-1") == {}
+    read = [
+        first.of("Check the weights of this rank", "spark-0"),
+        first.of("Compare the other ranks with the head", "spark-1"),
+    ]
+    size = sum(len(content) for files in (TARGET_FILES, DRAFT_FILES) for content in files.values())
+    assert [seen["hashed_bytes"] for seen in read] == [size, size]
+    before = [tree(pair.folder / name) for name in ("hf-0", "root-0", "root-1")]
+    second = pair.run(spark_weights_transfer="none")
+    assert second.code == 0, second.screen
+    assert second.asked == {"spark-0": 1, "spark-1": 1}
+    for host in ("spark-0", "spark-1"):
+        checked = second.of("Check the weights of this rank", host)
+        assert (checked["changed"], checked["hashed_bytes"]) == (False, 0)
+    assert [tree(pair.folder / name) for name in ("hf-0", "root-0", "root-1")] == before
+
+
+def test_a_cache_that_is_only_verified_and_lacks_a_file_ends_the_run_untouched(pair: Pair) -> None:
+    """Control of the shared folder: a rank with another folder, not whole and with another ref, is not repaired."""
+    pair.fill(0, TARGET_FILES)
+    pair.fill(1, {n: c for n, c in TARGET_FILES.items() if n != "model-00003-of-00006.safetensors"})
+    before = tree(pair.home(1))
+    run = pair.run(spark_weights_transfer="none")
+    assert run.code != 0
+    assert "spark-1: owner/target: model-00003-of-00006.safetensors is missing; with spark_weights_transfer none" in (
+        run.screen
+    )
+    assert tree(pair.home(1)) == before
 
 
 def test_check_mode_before_the_first_deploy_says_what_it_could_not_check_and_passes(pair: Pair) -> None:

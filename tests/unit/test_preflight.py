@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -813,6 +814,29 @@ def test_a_read_only_weight_mount_that_exists_needs_no_write(tmp_path: Path) -> 
     spark = kit("one_cable")[0]
     spark.unwritable = {"/home/op/.cache/huggingface"}
     assert judge(spark, tmp_path)["findings"] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which only root can")
+def test_a_folder_of_another_owner_in_the_weight_cache_is_told_before_the_stage_refuses_it(tmp_path: Path) -> None:
+    """Root can write everywhere, so the writable check passed, and only the stage that brings weights named it."""
+    spark = kit("one_cable")[0]
+    host, home = spark.build(tmp_path), "/home/op/.cache/huggingface"
+    repository = spark.snapshot("model").rpartition("/snapshots")[0]
+    for name in (home, f"{home}/hub", spark.snapshot("dflash").rpartition("/snapshots")[0]):
+        for path in (host.path(name), *host.path(name).iterdir()):
+            os.chown(path, 12345, 12345)
+    os.chown(host.path(repository), 0, 0)
+    os.chown(host.path(spark.snapshot("dflash")), 12345, 12345)
+    result = check(host, spark.plan, 0, PROBE)
+    assert [(f["check"], f["level"]) for f in result["findings"]] == [("caches", "degraded")]
+    found = result["findings"][0]
+    assert found["observed"] == f"{repository} belongs to root, but the cache {home} to 12345"
+    assert found["remedy"] == f"chown -R 12345: {repository}"
+    assert (result["checks"]["weights"], result["verdict"]) == ("ok", "degraded")
+    # Control: after the remedy there is no finding.
+    for path in (host.path(repository), *host.path(repository).rglob("*")):
+        os.chown(path, 12345, 12345)
+    assert check(host, spark.plan, 0, PROBE)["findings"] == []
 
 
 def test_missing_tools_are_findings_not_crashes(tmp_path: Path) -> None:

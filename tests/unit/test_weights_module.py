@@ -45,6 +45,7 @@ class Rank:
             "models": [MODEL.__dict__],
             "head": self.number == 0,
             "manifests": [],
+            "verify_only": False,
             "source": "cache",
             "exclude": [],
             "hub_away": False,
@@ -161,6 +162,21 @@ def test_a_copy_between_two_ranks_by_the_module_alone(head: Rank, worker: Rank) 
     end = time.monotonic() + 20
     while worker.call("ended", port=port)["changed"]:
         assert time.monotonic() < end, "the server does not end"
+
+
+def test_a_rank_that_only_verifies_writes_nothing_into_its_cache(head: Rank, worker: Rank) -> None:
+    """It repaired refs/main in a folder that may be another rank's."""
+    fill(head.home, FILES)
+    fill(worker.home, FILES, ref=OTHER_REVISION)
+    manifests, before = head.call()["manifests"], tree(worker.home)
+    seen = worker.call(manifests=manifests, verify_only=True)
+    assert (seen["weights"][0]["complete"], seen["notes"], seen["obstacles"]) == (True, [], [])
+    assert worker.call(verify_only=True, dry=True)["changed"] is False
+    assert worker.call(verify_only=True)["changed"] is False
+    assert tree(worker.home) == before
+    # Control: a rank that is brought its weights has its ref repaired.
+    assert worker.call()["changed"] is True
+    assert tree(worker.home) != before
 
 
 def test_an_incomplete_head_serves_nothing(head: Rank) -> None:

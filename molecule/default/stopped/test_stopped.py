@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.labtest import Run
+from tests.labtest import Run, weights_ledger
 
 
 def test_stop_takes_the_pair_down_and_a_second_one_changes_nothing(sparks: list[Any], verb: Callable[..., Run]) -> None:
@@ -26,3 +26,13 @@ def test_status_of_a_stopped_pair_fails_and_says_why(verb: Callable[..., Run]) -
     assert run.code == 2
     assert "does not run; found no container" in run.screen
     assert run.result["outcome"] == "failed"
+
+
+def test_the_weights_of_a_stopped_pair_are_known_without_reading_them(
+    sparks: list[Any], verb: Callable[..., Run]
+) -> None:
+    """The stage of weights of the next deploy hashes and transfers nothing: neither file nor remembered hash moves."""
+    before = [weights_ledger(spark) for spark in sparks]
+    run = verb("weights")
+    assert (run.code, run.result["outcome"], run.result["changed"]) == (0, "ok", False), run.screen
+    assert [weights_ledger(spark) for spark in sparks] == before

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.labtest import Run, engine, tree
+from tests.labtest import Run, engine, tree, weights_ledger
 
 ROOT = "/opt/venv/lib/python3.11/site-packages"
 TARGET = "vllm/v1/worker/gpu/spec_decode/utils.py"
@@ -57,9 +57,13 @@ def test_stock_is_recorded_before_any_width(stock: list[dict[str, Any]]) -> None
 def test_each_width_is_measured_and_proved(
     stock: list[dict[str, Any]], sparks: list[Any], verb: Callable[..., Run], width: int
 ) -> None:
-    """The measured width is the planned one, and both ranks import the pinned bytes."""
+    """The measured width is the planned one, and both ranks import the pinned bytes; weights are not even read."""
+    ledgers = [weights_ledger(spark) for spark in sparks]
+    assert all("hashes.json" in ledger and "/hub/models--" in ledger for ledger in ledgers)
     run = verb("deploy", "-e", f"verify_tokens={width}")
     assert run.code == 0, run.screen
+    assert [weights_ledger(spark) for spark in sparks] == ledgers
+    assert "copying weights" not in run.screen
     assert run.result["draft_tokens_per_step"] == pytest.approx(float(width))
     assert f"verify_tokens={width} is not the recommended setting" in run.screen
     gates = {g["name"]: g for g in run.result["gates"]}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from .containers import LABEL_RELEASE
 from .memory import gib
 from .memory import need as memory_need
 from .preflight_host import Context, Finding, Skipped, container_name, ours, version
+from .weights import Cache, Model, WeightsError, models_of
+from .weights_cache import barred
 
 LISTEN = "0A"
 CAP_SYS_RESOURCE = 24
@@ -406,7 +409,7 @@ def limits(ctx: Context) -> Iterator[Finding]:
 
 
 def caches(ctx: Context) -> Iterator[Finding]:
-    """Directories that the rank mounts exist or can be made."""
+    """Directories that the rank mounts exist or can be made; weights can be brought into the Hugging Face cache."""
     for mount in ctx.rank["mounts"]:
         source = str(mount["source"])
         # Files of a release are put there by the release itself.
@@ -427,4 +430,27 @@ def caches(ctx: Context) -> Iterator[Finding]:
             observed=observed,
             wanted=f"a directory for {mount['target']}",
             remedy=f"make {source} a directory on a file system that root can write (not read-only, no root squash)",
+        )
+    yield from _barred(ctx)
+
+
+def _barred(ctx: Context) -> Iterator[Finding]:
+    """What keeps the owner of the Hugging Face cache from adding to it: the stage that brings weights refuses it."""
+    here = ctx.host.path(ctx.hf_home)
+    if not (ctx.hf_home and here.is_dir()):
+        return
+    cache, found = Cache(here, here / "hub"), set[str]()
+    for given in models_of(ctx.plan):
+        # A model at a path of its own is not in the cache.
+        with suppress(WeightsError):
+            found.add(barred(cache, Model.read(given)))
+    for why in sorted(found - {""}):
+        # Below a recorded tree, as below /, a path is named as the host knows it.
+        observed, _, remedy = why.replace(str(ctx.host.root).rstrip("/") + "/", "/").partition(": ")
+        yield ctx.finding(
+            "caches",
+            "degraded",
+            observed=observed,
+            wanted=f"a Hugging Face cache that the owner of {ctx.hf_home} can add weights to",
+            remedy=remedy,
         )

@@ -89,7 +89,10 @@ class Rank:
         return Hub(p["image"], p["script"], work, p["environment"], p["token"] or "", note=note)
 
     def examine(self) -> list[State]:
-        """Compare every snapshot with its manifest, hash what is unknown for some seconds, and settle what is whole."""
+        """Compare every snapshot with its manifest, hash what is unknown for some seconds, and settle what is whole.
+
+        A rank that only verifies settles nothing in its cache, which may be another rank's, or a share it only reads.
+        """
         states = [self._look(model) for model in self.models]
         unknown = {real: size for s in states for real, size in s.found.unknown.items()}
         if unknown and not self.dry:
@@ -162,8 +165,9 @@ class Rank:
 
     def _settle(self, state: State) -> None:
         assert state.manifest is not None  # noqa: S101 - complete says so
+        ref_is_wrong = not (self.params["verify_only"] or self.cache.ref_is_right(state.model))
         if self.dry:
-            self.changed |= not self.cache.ref_is_right(state.model)
+            self.changed |= ref_is_wrong
             return
         if self.params["head"] and self.hub.left(state.model):
             self.hub.stop(state.model)
@@ -171,12 +175,14 @@ class Rank:
             state.manifest = seal(self.cache, state.model, state.manifest, self.hashes)
             self.hashes.save()
         self.changed |= self.manifests.store(state.model, state.manifest)
-        if not self.cache.ref_is_right(state.model):
+        if ref_is_wrong:
             repair_ref(self.cache, state.model)
             self.changed = True
 
     def obstacles(self, states: list[State]) -> list[str]:
-        """Say what stands in the way of bringing what is lacking: owners, links, room."""
+        """Say what stands in the way of bringing what is lacking: owners, links, room. [] where nothing is brought."""
+        if self.params["verify_only"]:
+            return []
         found: list[str] = []
         needs: dict[int, tuple[Path, int]] = {}
         for state in states:
@@ -307,6 +313,7 @@ def spark_weights() -> None:
             "models": {"type": "list", "elements": "dict", "required": True},
             "head": {"type": "bool", "default": False},
             "manifests": {"type": "list", "elements": "dict", "default": []},
+            "verify_only": {"type": "bool", "default": False},
             "source": {"type": "str", "default": "hub"},
             "exclude": {"type": "list", "elements": "str", "default": []},
             "hub_away": {"type": "bool", "default": False},
