@@ -40,6 +40,11 @@ PROTOCOL = (
     "percentile bootstraps of the median (2000 resamples, fixed seed). The control midpoint is the mean of the "
     "controls' medians."
 )
+MIXED_NOTE = (
+    "Every measured attempt is shown; the warm-up attempt is not kept. The overlap is the time in which both streams "
+    "ran, and counts only when each has at least two pieces in it. An attempt without overlap says nothing about mixed "
+    "batches."
+)
 
 
 def shown(value: float | None) -> str:
@@ -160,6 +165,7 @@ def content(results: Results) -> dict[str, Any]:
         "reasons": reasons(rows),
         "incomplete": incomplete(results),
         "protocol": PROTOCOL,
+        "mixed_note": MIXED_NOTE,
         "singles": [(w, workload_rows(results, w), outputs(results, w)) for w in singles],
         "attempts": [
             [heading(arm), str(n), *attempt_row(attempt)]
@@ -192,7 +198,14 @@ def markdown(results: Results) -> str:
         parts += [pipe_table(head, drafted), ""]
     if page["attempts"]:
         head = ["arm", "attempt", "request skew", "decode overlap", "answers", "draft tokens per step", "evidence"]
-        parts += ["Ordinary and guided at once, every attempt:", "", pipe_table(head, page["attempts"]), ""]
+        parts += [
+            "Ordinary and guided at once, every attempt:",
+            "",
+            pipe_table(head, page["attempts"]),
+            "",
+            MIXED_NOTE,
+            "",
+        ]
     parts += [pipe_table(["arm", "settings", "release", "temperature after workloads"], page["arms"]), ""]
     parts += [f"- {work.title}: {said}" for work, _, said in page["singles"] if said]
     prompts = [[w.title, w.file, w.sha256] for w in results.workloads]

@@ -59,7 +59,8 @@ class Burst(_Part):
 class Attempt(_Part):
     """One attempt of an ordinary and a guided request at once.
 
-    ``overlap`` is how long both were between their first and last piece; 0 is no evidence about mixed batches.
+    ``overlap`` is how long both were between their first and last piece, with two pieces of each in that time; 0 is no
+    evidence about mixed batches.
     """
 
     skew: float | None
