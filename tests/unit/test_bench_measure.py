@@ -163,6 +163,10 @@ def test_several_at_once_sum_their_tokens_over_the_common_time(engine: Engine) -
         assert burst.total is not None
         assert burst.total <= sum(r.decode or 0 for r in burst.each) * 1.0001
         assert burst.skew >= 0
+        assert burst.overlap is not None
+        assert burst.overlap > 0
+        assert burst.counted is not None
+        assert burst.counted.draft_tokens == 3 * burst.counted.drafts
     assert "tok/s together" in shown(work, found.bursts[0])
     assert found.left_out == []
 

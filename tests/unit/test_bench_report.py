@@ -6,14 +6,15 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 from sparkpair import bench_compare, bench_report
-from sparkpair.bench_results import Counted, Results, Temperature, json_schema, load
+from sparkpair.bench_results import Burst, Counted, Measured, Results, Run, Temperature, json_schema, load
 from sparkpair.bench_summary import advice, lines, outputs, temperature
 
-from tests.bench import LAB, bracket, fixed, works
+from tests.bench import LAB, bracket, counters, fixed, works
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = {
@@ -156,6 +157,77 @@ def test_an_arm_that_drafted_another_width_than_planned_is_inconclusive(width: f
     assert reasons["clamp"] == ()
     said = f"B: run 3: {width:.2f} draft tokens per step, and 3 are planned"
     assert reasons["count"] == (() if good else (said,))
+
+
+def test_an_arm_without_evidence_of_its_width_was_recommended() -> None:
+    """Regression: no drafts, or counters that went back, were taken for the planned width."""
+    figures = {"count": {"A1": 10.0, "B": 12.0, "C": 10.0, "A2": 10.0}}
+    assert advice(fixed(figures), lines(fixed(figures))).arm == "B"
+    broken = "a counter went back between two readings: the engine was restarted"
+    for change, said in (
+        ({"counted": counters(3, drafts=0)}, "no step drafted"),
+        ({"counted": None, "counters_error": broken}, broken),
+        ({"counted": None}, "no counters on record"),
+    ):
+        found = fixed(figures)
+        runs = found.arm("B").measured["count"].runs
+        runs[:] = [run.model_copy(update=change) for run in runs]
+        assert advice(found, lines(found)).arm is None
+        (line,) = lines(found)
+        assert line.compared.reasons == (f"B: runs 1, 2, 3, 4, 5: {said}",)
+        assert said in bench_report.markdown(found)
+        assert said in Page(bench_report.html(found)).text
+
+
+def test_control_guided_runs_may_draft_less_but_must_be_counted() -> None:
+    found = fixed({"json": dict.fromkeys(("A1", "B", "C", "A2"), 10.0)})
+    runs = found.arm("B").measured["json"].runs
+    runs[:] = [run.model_copy(update={"counted": counters(1)}) for run in runs]
+    assert lines(found)[0].compared.reasons == ()
+    runs[0] = runs[0].model_copy(update={"counted": None, "counters_error": "/metrics has no x"})
+    assert lines(found)[0].compared.reasons == ("B: run 1: /metrics has no x",)
+
+
+def test_control_an_arm_without_speculation_needs_no_counters() -> None:
+    found = fixed({"count": {"A1": 10.0, "B": 9.0, "A2": 10.0}}, arms="stock,off,stock")
+    assert lines(found)[0].compared.reasons == ()
+
+
+def bursts(found: Results, rates: dict[str, float], **more: Any) -> None:
+    """Give the arms three bursts of two requests each."""
+    for label, rate in rates.items():
+        arm = found.arm(label)
+        one = Run(seed=1, tokens=400, decode=rate, ttft=0.5, finish_reason="length", output_sha256="a" * 64)
+        width = arm.plan["expected_width"]
+        made = {"overlap": 4.0, "counted": counters(width), **(more if label == "B" else {})}
+        arm.measured["concurrency"] = Measured(
+            bursts=[Burst(width=2, total=2 * rate, each=[one] * 2, skew=0, **made)] * 3
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"overlap": 0.0}, "never decoded together"),
+        ({"overlap": None}, "whether they were decoded together is not on record"),
+        ({"counted": counters(7)}, "7.00 draft tokens per step, and 3 are planned"),
+        ({"counted": None, "counters_error": "/metrics has no x"}, "/metrics has no x"),
+        ({}, ""),
+    ],
+)
+def test_requests_that_never_met_were_judged_as_requests_at_once(change: dict[str, Any], said: str) -> None:
+    """Regression: a burst was compared whether or not its requests shared a batch, and without its counters."""
+    found = fixed({"concurrency": {}}, runs=3)
+    bursts(found, {"A1": 10, "B": 12, "C": 10, "A2": 10}, **change)
+    (line,) = lines(found)
+    assert line.compared.reasons == ((f"B: runs 1, 2, 3: {said}",) if said else ())
+
+
+def test_counters_of_a_mixed_attempt_that_cannot_be_read_are_shown(measured: Results) -> None:
+    found = measured.model_copy(deep=True)
+    attempt = found.arm("B").measured["mixed"].attempts[0]
+    attempt.counted, attempt.counters_error = None, "/metrics has no x"
+    assert "/metrics has no x" in bench_report.markdown(found)
 
 
 def test_nothing_measured_still_makes_a_page() -> None:

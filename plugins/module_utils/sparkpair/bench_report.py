@@ -106,6 +106,7 @@ def attempt_row(attempt: Attempt) -> list[str]:
     wrong = attempt.ordinary.error or attempt.guided_fault
     counted = attempt.counted
     steps = f"{counted.draft_tokens / counted.drafts:.2f}" if counted and counted.drafts else NONE
+    steps = attempt.counters_error or steps
     return [
         NONE if attempt.skew is None else f"{1000 * attempt.skew:.2f} ms",
         f"{attempt.overlap:.3f} s",

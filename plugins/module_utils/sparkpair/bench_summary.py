@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from .bench_results import ArmResult, Counted, Measured, Results, Run
+from .bench_results import ArmResult, Burst, Counted, Measured, Results, Run
 from .bench_statistics import Advice, Compared, Sample, compare, recommend
 from .bench_workloads import Workload
 
@@ -50,18 +50,51 @@ def heading(arm: ArmResult) -> str:
     return f"{arm.id} {name(arm)}"
 
 
-def fault_of(run: Run, tokens: int, width: int | None = None) -> str:
-    """Why a run is no measurement; empty when it is one. ``width`` is what an ordinary request's steps should draft."""
+def width_fault(found: Run | Burst, width: int, *, guided: bool, requests: int = 1) -> str:
+    """Why it is not known that steps drafted ``width`` tokens; empty when the counters show it.
+
+    Of a ``guided`` request only the counters are asked for, since structured output may draft less.
+    """
+    counted = found.counted
+    if counted is None:
+        return found.counters_error or "no counters on record"
+    if guided:
+        return ""
+    if counted.drafts <= 0:
+        return "no step drafted"
+    steps, drafted = counted.drafts, counted.draft_tokens
+    # The last step of a request may draft less, no step may draft more: it was another release, or another width.
+    if not width * (steps - max(float(requests), SHORT_STEPS * steps)) <= drafted <= width * steps:
+        return f"{drafted / steps:.2f} draft tokens per step, and {width} are planned"
+    return ""
+
+
+def fault_of(run: Run, tokens: int, width: int | None = None, *, guided: bool = False) -> str:
+    """Why a run is no measurement; empty when it is one.
+
+    ``width`` is what the steps of an ordinary request should draft, None without speculation or to leave that out.
+    """
     if run.error:
         return run.error
     if run.tokens < tokens:
         return f"{run.tokens} of {tokens} tokens (finish reason {run.finish_reason})"
-    if width is not None and run.counted is not None and run.counted.drafts > 0:
-        steps, drafted = run.counted.drafts, run.counted.draft_tokens
-        # The last step may draft less, no step may draft more: it was another release that answered, or another width.
-        if not width * (steps - max(1.0, SHORT_STEPS * steps)) <= drafted <= width * steps:
-            return f"{drafted / steps:.2f} draft tokens per step, and {width} are planned"
+    if width is not None and (why := width_fault(run, width, guided=guided)):
+        return why
     return "" if run.decode else "no rate: everything came at once"
+
+
+def burst_faults(burst: Burst, tokens: int, width: int | None = None) -> list[str]:
+    """Why answers at once are no measurement of that many; ``width`` as ``fault_of`` takes it."""
+    found = [why for run in burst.each if (why := fault_of(run, tokens))]
+    if found:
+        return found
+    if width is not None and (why := width_fault(burst, width, guided=False, requests=burst.width)):
+        found.append(why)
+    if burst.width > 1 and burst.overlap is None:
+        found.append("whether they were decoded together is not on record")
+    elif burst.width > 1 and not burst.overlap:
+        found.append("never decoded together")
+    return found
 
 
 def _sample(runs: Sequence[tuple[float | None, Sequence[str]]]) -> Sample:
@@ -77,14 +110,26 @@ def _sample(runs: Sequence[tuple[float | None, Sequence[str]]]) -> Sample:
     return Sample(tuple(rate for rate, faults in runs if rate and not faults), tuple(said))
 
 
-def sample_of(runs: Sequence[Run], tokens: int, width: int | None = None) -> Sample:
-    """Rates and faults of single runs; ``width`` as ``fault_of`` takes it."""
-    return _sample([(run.decode, [why] if (why := fault_of(run, tokens, width)) else []) for run in runs])
+def sample_of(runs: Sequence[Run], tokens: int, width: int | None = None, *, guided: bool = False) -> Sample:
+    """Rates and faults of single runs; ``width`` and ``guided`` as ``fault_of`` takes them."""
+    found = [(run.decode, fault_of(run, tokens, width, guided=guided)) for run in runs]
+    return _sample([(rate, [why] if why else []) for rate, why in found])
 
 
-def _burst_sample(measured: Measured, width: int, tokens: int) -> Sample:
-    mine = [b for b in measured.bursts if b.width == width]
-    return _sample([(b.total, [why for run in b.each if (why := fault_of(run, tokens))]) for b in mine])
+def arm_sample(arm: ArmResult, work: Workload, at_once: int | None = None) -> Sample:
+    """What an arm measured of a workload: its single runs, or those of ``at_once`` requests."""
+    measured, width = arm.measured.get(work.name, Measured()), arm.plan["expected_width"]
+    if at_once is None:
+        return sample_of(measured.runs, work.tokens, width, guided=work.guide is not None)
+    mine = [b for b in measured.bursts if b.width == at_once]
+    return _sample([(b.total, burst_faults(b, work.tokens, width)) for b in mine])
+
+
+def numbers_at_once(arms: Sequence[ArmResult], work: Workload) -> list[int | None]:
+    """What is compared of a workload: [None] for single runs, every measured number of requests at once, or nothing."""
+    if work.kind == "concurrent":
+        return [*sorted({b.width for a in arms for b in a.measured.get(work.name, Measured()).bursts})]
+    return [None] if work.kind == "single" else []
 
 
 def lines(results: Results) -> list[Line]:
@@ -92,18 +137,11 @@ def lines(results: Results) -> list[Line]:
     controls = [a.id for a in results.arms if a.control]
     made = []
     for work in results.workloads:
-        there = {a.id: a.measured.get(work.name, Measured()) for a in results.arms}
-        rows: list[tuple[str, str, dict[str, Sample]]] = []
-        if work.kind == "single":
-            # A guided request may keep the full width.
-            widths = {a.id: None if work.guide else a.plan["expected_width"] for a in results.arms}
-            samples = {a: sample_of(m.runs, work.tokens, widths[a]) for a, m in there.items()}
-            rows.append((work.name, work.title, samples))
-        elif work.kind == "concurrent":
-            for width in sorted({b.width for m in there.values() for b in m.bursts}):
-                samples = {a: _burst_sample(m, width, work.tokens) for a, m in there.items()}
-                rows.append((f"{work.name}-{width}", f"{work.title}: {width}", samples))
-        for key, title, samples in rows:
+        for number in numbers_at_once(results.arms, work):
+            key, title = (
+                (work.name, work.title) if number is None else (f"{work.name}-{number}", f"{work.title}: {number}")
+            )
+            samples = {a.id: arm_sample(a, work, number) for a in results.arms}
             made.append(Line(key, title, work, compare(samples, controls, work.runs, results.drift_bound)))
     return made
 
