@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 from sparkpair import bench_compare, bench_report
-from sparkpair.bench_results import Burst, Counted, Measured, Results, Run, Temperature, json_schema, load
+from sparkpair.bench_results import Attempt, Burst, Counted, Measured, Results, Run, Temperature, json_schema, load
 from sparkpair.bench_summary import advice, lines, outputs, temperature
 
 from tests.bench import LAB, bracket, counters, fixed, works
@@ -228,6 +228,115 @@ def test_counters_of_a_mixed_attempt_that_cannot_be_read_are_shown(measured: Res
     attempt = found.arm("B").measured["mixed"].attempts[0]
     attempt.counted, attempt.counters_error = None, "/metrics has no x"
     assert "/metrics has no x" in bench_report.markdown(found)
+
+
+def with_attempts(found: Results, arm: str, **change: Any) -> Results:
+    """The results with one mixed attempt of every arm, that of ``arm`` changed."""
+    found.workloads += works("mixed", tokens=400)
+    for one in found.arms:
+        run = Run(seed=1, tokens=400, decode=9, ttft=1, finish_reason="length", output_sha256="a" * 64)
+        right = Attempt(skew=0, overlap=2, ordinary=run, guided=run, guided_fault="", counted=None)
+        one.measured["mixed"] = Measured(attempts=[right.model_copy(update=change if one.id == arm else {})])
+    return found
+
+
+def test_wrong_guided_answers_did_not_matter_to_the_advice() -> None:
+    """Regression: an arm was recommended however often its guided answers were broken beside another request."""
+    faster = {"count": {"A1": 10.0, "B": 12.0, "C": 10.0, "A2": 10.0}}
+    right = with_attempts(fixed(faster), "")
+    assert (
+        advice(right, lines(right)).sentence
+        == "Run 7/3: faster than stock on count 1-200 (+20.00 %), slower on nothing."
+    )
+    wrong = with_attempts(fixed(faster), "B", guided_fault="39 items")
+    found = advice(wrong, lines(wrong))
+    assert found.arm is None
+    said = "7/3 is barred: wrong beside another request (attempt 1, guided: 39 items)."
+    assert said in found.sentence
+    control = with_attempts(fixed(faster), "A2", guided_fault="39 items")
+    assert advice(control, lines(control)).arm == "B"
+    assert "A2 7/7 was wrong beside another request" in advice(control, lines(control)).sentence
+
+
+def test_missing_mixed_evidence_is_said() -> None:
+    faster = {"count": {"A1": 10.0, "B": 12.0, "C": 10.0, "A2": 10.0}}
+    said = "There is no evidence about ordinary and guided requests in one batch for"
+    alone, none = with_attempts(fixed(faster), "B", overlap=0), fixed(faster)
+    assert advice(alone, lines(alone)).sentence.endswith(f"{said} 7/3.")
+    assert advice(none, lines(none)).sentence.endswith(f"{said} 7/3, 3/3.")
+    assert said not in advice(fixed(PUBLISHED), lines(fixed(PUBLISHED))).sentence
+
+
+def test_an_ordinary_answer_that_ended_early_was_called_right() -> None:
+    """Regression: 12 of 400 tokens beside a right guided answer were "both right"."""
+    run = Run(seed=1, tokens=12, decode=9, ttft=1, finish_reason="stop", output_sha256="a" * 64)
+    text = bench_report.markdown(with_attempts(fixed(PUBLISHED), "B", ordinary=run))
+    assert "ordinary: 12 of 400 tokens (finish reason stop)" in text
+    assert text.count("both right") == 3
+
+
+def test_figures_without_a_control_were_called_inconclusive() -> None:
+    """Regression: ``current`` and a lone control got "Stock stays the setting to run" and empty columns."""
+    for arms, label in (("current", "B"), ("stock", "A1")):
+        found = fixed({"count": {}}, arms="7/3" if arms == "current" else arms)
+        filled = fixed({"count": {label: 10.0}}, arms="7/3" if arms == "current" else arms)
+        found.arms = filled.arms
+        assert advice(found, lines(found)).sentence == "Measured only; nothing was compared."
+        text = bench_report.markdown(found)
+        assert f"| workload | {label} " in text
+        for words in ("vs control", "drift |", "nconclusive:", "Stock stays"):
+            assert words not in text, words
+    assert "| drift |" in bench_report.markdown(fixed({"count": {"A1": 10.0, "A2": 10.0}}, arms="stock,stock"))
+
+
+def test_one_workload_that_drifts_leaves_a_sentence_per_class() -> None:
+    drifting = {"hashmap": {"A1": 10.0, "B": 10.0, "C": 10.0, "A2": 11.0}}
+    found = fixed(PUBLISHED | drifting)
+    assert "inconclusive for hash-map prose. Stock stays" in advice(found, lines(found)).sentence
+    text = bench_report.markdown(found)
+    assert "- Structured and code (2 of 2 conclusive): 7/3 is slower on count 1-200 (-37.77 %)" in text
+    assert "- Prose (0 of 1 conclusive): nothing can be said." in text
+
+
+def test_sentence_of_a_pair_without_gpus_reads_well() -> None:
+    found = fixed(PUBLISHED)
+    found.procedure_only = True
+    said = "No recommendation, since this pair has no GPUs. Its figures by themselves"
+    assert advice(found, lines(found)).sentence.startswith(f"{said} would say: Run stock: 7/3 is slower")
+    few = fixed(PUBLISHED, runs=1)
+    few.procedure_only = True
+    assert advice(few, lines(few)).sentence == f"{said} are inconclusive for count 1-200 and clamp code."
+
+
+def test_two_arms_of_one_name_are_told_apart() -> None:
+    found = fixed({"count": {"A1": 10.0, "B": 8.0, "C": 10.0, "A2": 10.0}}, arms="stock,7/3,7/3,stock")
+    assert "B 7/3 is slower on count 1-200 (-20.00 %); C 7/3 makes no" in advice(found, lines(found)).sentence
+
+
+def test_outputs_of_failed_requests_were_called_identical() -> None:
+    """Regression: the hash of no text at all was "identical in every run of every arm"."""
+    found = fixed({"count": dict.fromkeys(("A1", "B", "C", "A2"), 10.0)})
+    count = found.workload("count")
+    runs = found.arm("B").measured["count"].runs
+    runs[0] = runs[0].model_copy(update={"error": "status 500", "output_sha256": "e" * 64})
+    assert outputs(found, count).startswith("output identical in every good run of every arm (sha256 aaaa")
+    for arm in found.arms:
+        arm.measured["count"].runs = [runs[0]] * 5
+    assert outputs(found, count) == ""
+
+
+def test_sampled_outputs_are_compared_run_by_run() -> None:
+    found = fixed({"thunderstorm": dict.fromkeys(("A1", "B", "C", "A2"), 10.0)})
+    work = found.workload("thunderstorm").model_copy(update={"tokens": 400})
+    for arm in found.arms:
+        arm.measured["thunderstorm"].runs = [
+            run.model_copy(update={"output_sha256": str(n) * 64})
+            for n, run in enumerate(arm.measured["thunderstorm"].runs)
+        ]
+    assert outputs(found, work) == "a run's output identical in every arm for 5 of 5 runs"
+    runs = found.arm("B").measured["thunderstorm"].runs
+    runs[0] = runs[1]
+    assert outputs(found, work).startswith("a run's output identical in every arm for 4 of 5 runs, so content")
 
 
 def test_nothing_measured_still_makes_a_page() -> None:
