@@ -209,7 +209,7 @@ def bursts(found: Results, rates: dict[str, float], **more: Any) -> None:
     ("change", "said"),
     [
         ({"overlap": 0.0}, "never decoded together"),
-        ({"overlap": None}, "whether they were decoded together is not on record"),
+        ({"overlap": None, "counted": None}, "an older result, without a record of counters or overlap"),
         ({"counted": counters(7)}, "7.00 draft tokens per step, and 3 are planned"),
         ({"counted": None, "counters_error": "/metrics has no x"}, "/metrics has no x"),
         ({}, ""),
@@ -405,7 +405,7 @@ def test_report_is_made_again_from_its_results(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_two_runs_are_compared_arm_by_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    faster = {"count": {k: v * 1.1 for k, v in PUBLISHED["count"].items()}}
+    faster = {"count": {k: v * 1.1 for k, v in PUBLISHED["count"].items()} | {"D": 10.0}}
     old, new = fixed(PUBLISHED), fixed(faster, arms="stock,7/3,3/3,stock,7/1")
     new.id, new.max_num_seqs = "20261203T080000Z", 2
     paths = []
@@ -414,9 +414,39 @@ def test_two_runs_are_compared_arm_by_arm(tmp_path: Path, capsys: pytest.Capture
         paths.append(str(one.save(folder)))
     assert bench_compare.main(paths) == 0
     text = capsys.readouterr().out
-    assert "| count 1-200 | B 7/3 | 41.64 | 45.81 | +10.00 % | +10.00 % to +10.00 % |" in text
+    assert "| count 1-200 | B 7/3 | 41.64 | 45.81 | +10.00 % | +10.00 % to +10.00 % |  |" in text
     for said in ("max_num_seqs: 4 and 2", "workload clamp is in one of them only", "arm D 7/1 is in one of them only"):
         assert f"- {said}" in text
+
+
+def test_compare_was_silent_about_releases_drift_width_and_concurrency() -> None:
+    """Regression: two ``current`` runs of different widths gave a change without a remark; drift did not matter."""
+    old, new = fixed(PUBLISHED), fixed(PUBLISHED | {"count": PUBLISHED["count"] | {"A2": 100.0}})
+    new.id = "20261203T080000Z"
+    assert bench_compare.differences(old, new) == []
+    new.arm("B").plan |= {"release": "another", "expected_width": 7}
+    assert bench_compare.differences(old, new) == [
+        "arm B 7/3, expected_width: 3 and 7",
+        f"arm B 7/3, release: {old.arm('B').plan['release']} and another",
+    ]
+    text = bench_compare.markdown(old, new)
+    assert "inconclusive in 20261203T080000Z, count 1-200: B: runs 1, 2, 3, 4, 5: 3.00 draft tokens per step" in text
+    assert "the controls drifted by" in text
+    # Runs of another width than planned are no measurement.
+    assert [row for row in bench_compare.rows(old, new) if row[1].startswith("B")] == []
+    marks = {row[0]: row[6] for row in bench_compare.rows(old, new)}
+    assert marks["count 1-200"] == "inconclusive"
+
+
+def test_control_of_compare_conclusive_runs_have_no_remark() -> None:
+    assert bench_compare.open_reasons(fixed(PUBLISHED)) == []
+    assert {row[6] for row in bench_compare.rows(fixed(PUBLISHED), fixed(PUBLISHED))} == {""}
+    old, new = fixed({"concurrency": {}}, runs=3), fixed({"concurrency": {}}, runs=3)
+    for found, rate in ((old, 10.0), (new, 11.0)):
+        bursts(found, dict.fromkeys(("A1", "B", "C", "A2"), rate))
+    assert bench_compare.rows(old, new)[0][:6] == [
+        *("several at once: 2", "A1 7/7", "20.00", "22.00", "+10.00 %", "+10.00 % to +10.00 %")
+    ]
 
 
 def test_another_prompt_is_no_comparison() -> None:

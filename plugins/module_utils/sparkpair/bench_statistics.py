@@ -138,7 +138,11 @@ def compare(
         least: runs without which nothing may be concluded.
         alone: nothing is to be compared, so missing controls and few runs are no reason.
     """
-    reasons = [f"{label}: {fault}" for label, sample in samples.items() for fault in sample.faults]
+    by_fault: dict[str, list[str]] = {}
+    for label, sample in samples.items():
+        for fault in sample.faults:
+            by_fault.setdefault(fault, []).append(label)
+    reasons = [f"{', '.join(labels)}: {fault}" for fault, labels in by_fault.items()]
     for label, sample in samples.items():
         if not sample.faults and len(sample.rates) < wanted_runs and (sample.rates or label not in controls):
             reasons.append(f"{label}: {len(sample.rates)} of {wanted_runs} runs")

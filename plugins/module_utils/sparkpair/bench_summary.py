@@ -89,11 +89,11 @@ def burst_faults(burst: Burst, tokens: int, width: int | None = None) -> list[st
     found = [why for run in burst.each if (why := fault_of(run, tokens))]
     if found:
         return found
+    if burst.counted is None and burst.counters_error is None and burst.overlap is None:
+        return ["an older result, without a record of counters or overlap"]
     if width is not None and (why := width_fault(burst, width, guided=False, requests=burst.width)):
         found.append(why)
-    if burst.width > 1 and burst.overlap is None:
-        found.append("whether they were decoded together is not on record")
-    elif burst.width > 1 and not burst.overlap:
+    if burst.width > 1 and not burst.overlap:
         found.append("never decoded together")
     return found
 
@@ -133,6 +133,11 @@ def numbers_at_once(arms: Sequence[ArmResult], work: Workload) -> list[int | Non
     return [None] if work.kind == "single" else []
 
 
+def row_of(work: Workload, number: int | None) -> tuple[str, str]:
+    """Key and title of a comparison; ``number`` of requests at once, None for single runs."""
+    return (work.name, work.title) if number is None else (f"{work.name}-{number}", f"{work.title}: {number}")
+
+
 def comparing(results: Results) -> bool:
     """Whether there is a control and another arm; without them figures are only measured."""
     return len({a.control for a in results.arms}) > 1
@@ -144,9 +149,7 @@ def lines(results: Results) -> list[Line]:
     made = []
     for work in results.workloads:
         for number in numbers_at_once(results.arms, work):
-            key, title = (
-                (work.name, work.title) if number is None else (f"{work.name}-{number}", f"{work.title}: {number}")
-            )
+            key, title = row_of(work, number)
             samples = {a.id: arm_sample(a, work, number) for a in results.arms}
             least = LEAST_RUNS if number is None else LEAST_AT_ONCE
             found = compare(
