@@ -8,7 +8,7 @@ from typing import Any
 from sparkpair import traffic
 from sparkpair.bench_arms import parse
 from sparkpair.bench_measure import READERS, WARMUP, steps, too_wide
-from sparkpair.bench_results import ArmResult, Attempt, Before, Burst, Measured, Results, Run, Temperature
+from sparkpair.bench_results import ArmResult, Attempt, Before, Burst, Counted, Measured, Results, Run, Temperature
 from sparkpair.bench_workloads import Workload, choose
 from sparkpair.gatekit import Situation
 
@@ -87,11 +87,22 @@ def bracket(workloads: list[Workload], arms: str = "stock,7/3,3/3,stock", **sett
     return found
 
 
+def counters(width: float, drafts: int = 100) -> Counted:
+    """Counters of steps that drafted ``width`` tokens each, all accepted."""
+    return Counted(
+        drafts=drafts,
+        draft_tokens=round(width * drafts),
+        accepted=round(width * drafts),
+        per_position=[drafts] * int(width),
+    )
+
+
 def fixed(figures: Mapping[str, Mapping[str, float]], arms: str = "stock,7/3,3/3,stock", runs: int = 5) -> Results:
     """A run whose every figure is given: workload to arm label to tokens per second, the same in every run."""
     found = empty(arms, choose(list(figures), runs=runs))
     for name, rates in figures.items():
         for label, rate in rates.items():
+            width = found.arm(label).plan["expected_width"]
             one = Run(
                 seed=1,
                 tokens=400,
@@ -100,6 +111,7 @@ def fixed(figures: Mapping[str, Mapping[str, float]], arms: str = "stock,7/3,3/3
                 finish_reason="length",
                 output_sha256="a" * 64,
                 pieces_ms=(1, 2),
+                counted=None if width is None else counters(width),
             )
             found.arm(label).measured[name] = Measured(runs=[one] * runs)
     return found

@@ -9,7 +9,7 @@ import pytest
 from sparkpair.bench_measure import SEED, calls_left, left, read_run, shown, steps, tag
 from sparkpair.bench_results import Measured
 from sparkpair.bench_summary import drafts, fault_of, sample_of
-from sparkpair.gatekit import PATIENCE
+from sparkpair.gatekit import PATIENCE, overlap
 
 from tests.bench import empty, measure, situation, works
 from tests.standin.engine import Engine
@@ -163,6 +163,10 @@ def test_several_at_once_sum_their_tokens_over_the_common_time(engine: Engine) -
         assert burst.total is not None
         assert burst.total <= sum(r.decode or 0 for r in burst.each) * 1.0001
         assert burst.skew >= 0
+        assert burst.overlap is not None
+        assert burst.overlap > 0
+        assert burst.counted is not None
+        assert burst.counted.draft_tokens == 3 * burst.counted.drafts
     assert "tok/s together" in shown(work, found.bursts[0])
     assert found.left_out == []
 
@@ -233,3 +237,39 @@ def test_the_time_left_does_not_take_a_rollout_for_calls(
 ) -> None:
     """Regression: the first call after a deploy made the rest of half an hour look like eight hours."""
     assert left(elapsed, deploys, calls=calls, further=further) == said
+
+
+# --- decoded together -------------------------------------------------------------------------------------------------
+
+
+def stream(*events: float) -> dict[str, list[float]]:
+    """The part of an answer that tells when its pieces came."""
+    return {"events": list(events)}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((0.0, 10.0), (4.0, 5.0, 6.0)),
+        ((0.0, 1.0, 2.000001), (2.0, 3.0, 4.0)),
+        ((0.0, 1.0, 2.0), (3.0, 4.0, 5.0)),
+        ((0.0, 1.0, 2.0), ()),
+    ],
+    ids=["one stood still", "a microsecond", "one after the other", "nothing came"],
+)
+def test_spans_that_cross_without_pieces_of_both_were_taken_for_an_overlap(
+    one: tuple[float, ...], other: tuple[float, ...]
+) -> None:
+    """Regression: a stream with pieces at 0 s and 10 s, and one at 4 to 6 s, were 2 s of evidence."""
+    assert overlap([stream(*one), stream(*other)]) == 0.0
+    assert overlap([stream(*other), stream(*one)]) == 0.0
+    assert overlap([]) == 0.0
+
+
+def test_control_a_real_stream_with_several_tokens_per_piece_keeps_its_overlap() -> None:
+    """As the lab's engine sent them: 50 pieces of 8 tokens, beside a guided answer of 113 tokens in 15 pieces."""
+    ordinary = stream(*(0.054 + 0.054 * n for n in range(50)))
+    guided = stream(*(0.071 + 0.047 * n for n in range(15)))
+    assert overlap([ordinary, guided]) == pytest.approx(0.047 * 14)
+    # The least there is: two pieces of each.
+    assert overlap([stream(0.0, 1.0, 2.0), stream(0.5, 1.5, 2.5)]) == 1.5

@@ -6,14 +6,15 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 from sparkpair import bench_compare, bench_report
-from sparkpair.bench_results import Counted, Results, Temperature, json_schema, load
+from sparkpair.bench_results import Attempt, Burst, Counted, Measured, Results, Run, Temperature, json_schema, load
 from sparkpair.bench_summary import advice, lines, outputs, temperature
 
-from tests.bench import LAB, bracket, fixed, works
+from tests.bench import LAB, bracket, counters, fixed, works
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = {
@@ -158,6 +159,186 @@ def test_an_arm_that_drafted_another_width_than_planned_is_inconclusive(width: f
     assert reasons["count"] == (() if good else (said,))
 
 
+def test_an_arm_without_evidence_of_its_width_was_recommended() -> None:
+    """Regression: no drafts, or counters that went back, were taken for the planned width."""
+    figures = {"count": {"A1": 10.0, "B": 12.0, "C": 10.0, "A2": 10.0}}
+    assert advice(fixed(figures), lines(fixed(figures))).arm == "B"
+    broken = "a counter went back between two readings: the engine was restarted"
+    for change, said in (
+        ({"counted": counters(3, drafts=0)}, "no step drafted"),
+        ({"counted": None, "counters_error": broken}, broken),
+        ({"counted": None}, "no counters on record"),
+    ):
+        found = fixed(figures)
+        runs = found.arm("B").measured["count"].runs
+        runs[:] = [run.model_copy(update=change) for run in runs]
+        assert advice(found, lines(found)).arm is None
+        (line,) = lines(found)
+        assert line.compared.reasons == (f"B: runs 1, 2, 3, 4, 5: {said}",)
+        assert said in bench_report.markdown(found)
+        assert said in Page(bench_report.html(found)).text
+
+
+def test_control_guided_runs_may_draft_less_but_must_be_counted() -> None:
+    found = fixed({"json": dict.fromkeys(("A1", "B", "C", "A2"), 10.0)})
+    runs = found.arm("B").measured["json"].runs
+    runs[:] = [run.model_copy(update={"counted": counters(1)}) for run in runs]
+    assert lines(found)[0].compared.reasons == ()
+    runs[0] = runs[0].model_copy(update={"counted": None, "counters_error": "/metrics has no x"})
+    assert lines(found)[0].compared.reasons == ("B: run 1: /metrics has no x",)
+
+
+def test_control_an_arm_without_speculation_needs_no_counters() -> None:
+    found = fixed({"count": {"A1": 10.0, "B": 9.0, "A2": 10.0}}, arms="stock,off,stock")
+    assert lines(found)[0].compared.reasons == ()
+
+
+def bursts(found: Results, rates: dict[str, float], **more: Any) -> None:
+    """Give the arms three bursts of two requests each."""
+    for label, rate in rates.items():
+        arm = found.arm(label)
+        one = Run(seed=1, tokens=400, decode=rate, ttft=0.5, finish_reason="length", output_sha256="a" * 64)
+        width = arm.plan["expected_width"]
+        made = {"overlap": 4.0, "counted": counters(width), **(more if label == "B" else {})}
+        arm.measured["concurrency"] = Measured(
+            bursts=[Burst(width=2, total=2 * rate, each=[one] * 2, skew=0, **made)] * 3
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"overlap": 0.0}, "never decoded together"),
+        ({"overlap": None, "counted": None}, "an older result, without a record of counters or overlap"),
+        ({"counted": counters(7)}, "7.00 draft tokens per step, and 3 are planned"),
+        ({"counted": None, "counters_error": "/metrics has no x"}, "/metrics has no x"),
+        ({}, ""),
+    ],
+)
+def test_requests_that_never_met_were_judged_as_requests_at_once(change: dict[str, Any], said: str) -> None:
+    """Regression: a burst was compared whether or not its requests shared a batch, and without its counters."""
+    found = fixed({"concurrency": {}}, runs=3)
+    bursts(found, {"A1": 10, "B": 12, "C": 10, "A2": 10}, **change)
+    (line,) = lines(found)
+    assert line.compared.reasons == ((f"B: runs 1, 2, 3: {said}",) if said else ())
+
+
+def test_counters_of_a_mixed_attempt_that_cannot_be_read_are_shown(measured: Results) -> None:
+    found = measured.model_copy(deep=True)
+    attempt = found.arm("B").measured["mixed"].attempts[0]
+    attempt.counted, attempt.counters_error = None, "/metrics has no x"
+    assert "/metrics has no x" in bench_report.markdown(found)
+
+
+def with_attempts(found: Results, arm: str, **change: Any) -> Results:
+    """The results with one mixed attempt of every arm, that of ``arm`` changed."""
+    found.workloads += works("mixed", tokens=400)
+    for one in found.arms:
+        run = Run(seed=1, tokens=400, decode=9, ttft=1, finish_reason="length", output_sha256="a" * 64)
+        right = Attempt(skew=0, overlap=2, ordinary=run, guided=run, guided_fault="", counted=None)
+        one.measured["mixed"] = Measured(attempts=[right.model_copy(update=change if one.id == arm else {})])
+    return found
+
+
+def test_wrong_guided_answers_did_not_matter_to_the_advice() -> None:
+    """Regression: an arm was recommended however often its guided answers were broken beside another request."""
+    faster = {"count": {"A1": 10.0, "B": 12.0, "C": 10.0, "A2": 10.0}}
+    right = with_attempts(fixed(faster), "")
+    assert (
+        advice(right, lines(right)).sentence
+        == "Run 7/3: faster than stock on count 1-200 (+20.00 %), slower on nothing."
+    )
+    wrong = with_attempts(fixed(faster), "B", guided_fault="39 items")
+    found = advice(wrong, lines(wrong))
+    assert found.arm is None
+    said = "7/3 is barred: wrong beside another request (attempt 1, guided: 39 items)."
+    assert said in found.sentence
+    control = with_attempts(fixed(faster), "A2", guided_fault="39 items")
+    assert advice(control, lines(control)).arm == "B"
+    assert "A2 7/7 was wrong beside another request" in advice(control, lines(control)).sentence
+
+
+def test_missing_mixed_evidence_is_said() -> None:
+    faster = {"count": {"A1": 10.0, "B": 12.0, "C": 10.0, "A2": 10.0}}
+    said = "There is no evidence about ordinary and guided requests in one batch for"
+    alone, none = with_attempts(fixed(faster), "B", overlap=0), fixed(faster)
+    assert advice(alone, lines(alone)).sentence.endswith(f"{said} 7/3.")
+    assert advice(none, lines(none)).sentence.endswith(f"{said} 7/3, 3/3.")
+    assert said not in advice(fixed(PUBLISHED), lines(fixed(PUBLISHED))).sentence
+
+
+def test_an_ordinary_answer_that_ended_early_was_called_right() -> None:
+    """Regression: 12 of 400 tokens beside a right guided answer were "both right"."""
+    run = Run(seed=1, tokens=12, decode=9, ttft=1, finish_reason="stop", output_sha256="a" * 64)
+    text = bench_report.markdown(with_attempts(fixed(PUBLISHED), "B", ordinary=run))
+    assert "ordinary: 12 of 400 tokens (finish reason stop)" in text
+    assert text.count("both right") == 3
+
+
+def test_figures_without_a_control_were_called_inconclusive() -> None:
+    """Regression: ``current`` and a lone control got "Stock stays the setting to run" and empty columns."""
+    for arms, label in (("current", "B"), ("stock", "A1")):
+        found = fixed({"count": {}}, arms="7/3" if arms == "current" else arms)
+        filled = fixed({"count": {label: 10.0}}, arms="7/3" if arms == "current" else arms)
+        found.arms = filled.arms
+        assert advice(found, lines(found)).sentence == "Measured only; nothing was compared."
+        text = bench_report.markdown(found)
+        assert f"| workload | {label} " in text
+        for words in ("vs control", "drift |", "nconclusive:", "Stock stays"):
+            assert words not in text, words
+    assert "| drift |" in bench_report.markdown(fixed({"count": {"A1": 10.0, "A2": 10.0}}, arms="stock,stock"))
+
+
+def test_one_workload_that_drifts_leaves_a_sentence_per_class() -> None:
+    drifting = {"hashmap": {"A1": 10.0, "B": 10.0, "C": 10.0, "A2": 11.0}}
+    found = fixed(PUBLISHED | drifting)
+    assert "inconclusive for hash-map prose. Stock stays" in advice(found, lines(found)).sentence
+    text = bench_report.markdown(found)
+    assert "- Structured and code (2 of 2 conclusive): 7/3 is slower on count 1-200 (-37.77 %)" in text
+    assert "- Prose (0 of 1 conclusive): nothing can be said." in text
+
+
+def test_sentence_of_a_pair_without_gpus_reads_well() -> None:
+    found = fixed(PUBLISHED)
+    found.procedure_only = True
+    said = "No recommendation, since this pair has no GPUs. Its figures by themselves"
+    assert advice(found, lines(found)).sentence.startswith(f"{said} would say: Run stock: 7/3 is slower")
+    few = fixed(PUBLISHED, runs=1)
+    few.procedure_only = True
+    assert advice(few, lines(few)).sentence == f"{said} are inconclusive for count 1-200 and clamp code."
+
+
+def test_two_arms_of_one_name_are_told_apart() -> None:
+    found = fixed({"count": {"A1": 10.0, "B": 8.0, "C": 10.0, "A2": 10.0}}, arms="stock,7/3,7/3,stock")
+    assert "B 7/3 is slower on count 1-200 (-20.00 %); C 7/3 makes no" in advice(found, lines(found)).sentence
+
+
+def test_outputs_of_failed_requests_were_called_identical() -> None:
+    """Regression: the hash of no text at all was "identical in every run of every arm"."""
+    found = fixed({"count": dict.fromkeys(("A1", "B", "C", "A2"), 10.0)})
+    count = found.workload("count")
+    runs = found.arm("B").measured["count"].runs
+    runs[0] = runs[0].model_copy(update={"error": "status 500", "output_sha256": "e" * 64})
+    assert outputs(found, count).startswith("output identical in every good run of every arm (sha256 aaaa")
+    for arm in found.arms:
+        arm.measured["count"].runs = [runs[0]] * 5
+    assert outputs(found, count) == ""
+
+
+def test_sampled_outputs_are_compared_run_by_run() -> None:
+    found = fixed({"thunderstorm": dict.fromkeys(("A1", "B", "C", "A2"), 10.0)})
+    work = found.workload("thunderstorm").model_copy(update={"tokens": 400})
+    for arm in found.arms:
+        arm.measured["thunderstorm"].runs = [
+            run.model_copy(update={"output_sha256": str(n) * 64})
+            for n, run in enumerate(arm.measured["thunderstorm"].runs)
+        ]
+    assert outputs(found, work) == "a run's output identical in every arm for 5 of 5 runs"
+    runs = found.arm("B").measured["thunderstorm"].runs
+    runs[0] = runs[1]
+    assert outputs(found, work).startswith("a run's output identical in every arm for 4 of 5 runs, so content")
+
+
 def test_nothing_measured_still_makes_a_page() -> None:
     found = fixed({"count": {}})
     assert "A1 7/7 has not measured count" in Page(bench_report.html(found)).text
@@ -224,7 +405,7 @@ def test_report_is_made_again_from_its_results(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_two_runs_are_compared_arm_by_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    faster = {"count": {k: v * 1.1 for k, v in PUBLISHED["count"].items()}}
+    faster = {"count": {k: v * 1.1 for k, v in PUBLISHED["count"].items()} | {"D": 10.0}}
     old, new = fixed(PUBLISHED), fixed(faster, arms="stock,7/3,3/3,stock,7/1")
     new.id, new.max_num_seqs = "20261203T080000Z", 2
     paths = []
@@ -233,9 +414,39 @@ def test_two_runs_are_compared_arm_by_arm(tmp_path: Path, capsys: pytest.Capture
         paths.append(str(one.save(folder)))
     assert bench_compare.main(paths) == 0
     text = capsys.readouterr().out
-    assert "| count 1-200 | B 7/3 | 41.64 | 45.81 | +10.00 % | +10.00 % to +10.00 % |" in text
+    assert "| count 1-200 | B 7/3 | 41.64 | 45.81 | +10.00 % | +10.00 % to +10.00 % |  |" in text
     for said in ("max_num_seqs: 4 and 2", "workload clamp is in one of them only", "arm D 7/1 is in one of them only"):
         assert f"- {said}" in text
+
+
+def test_compare_was_silent_about_releases_drift_width_and_concurrency() -> None:
+    """Regression: two ``current`` runs of different widths gave a change without a remark; drift did not matter."""
+    old, new = fixed(PUBLISHED), fixed(PUBLISHED | {"count": PUBLISHED["count"] | {"A2": 100.0}})
+    new.id = "20261203T080000Z"
+    assert bench_compare.differences(old, new) == []
+    new.arm("B").plan |= {"release": "another", "expected_width": 7}
+    assert bench_compare.differences(old, new) == [
+        "arm B 7/3, expected_width: 3 and 7",
+        f"arm B 7/3, release: {old.arm('B').plan['release']} and another",
+    ]
+    text = bench_compare.markdown(old, new)
+    assert "inconclusive in 20261203T080000Z, count 1-200: B: runs 1, 2, 3, 4, 5: 3.00 draft tokens per step" in text
+    assert "the controls drifted by" in text
+    # Runs of another width than planned are no measurement.
+    assert [row for row in bench_compare.rows(old, new) if row[1].startswith("B")] == []
+    marks = {row[0]: row[6] for row in bench_compare.rows(old, new)}
+    assert marks["count 1-200"] == "inconclusive"
+
+
+def test_control_of_compare_conclusive_runs_have_no_remark() -> None:
+    assert bench_compare.open_reasons(fixed(PUBLISHED)) == []
+    assert {row[6] for row in bench_compare.rows(fixed(PUBLISHED), fixed(PUBLISHED))} == {""}
+    old, new = fixed({"concurrency": {}}, runs=3), fixed({"concurrency": {}}, runs=3)
+    for found, rate in ((old, 10.0), (new, 11.0)):
+        bursts(found, dict.fromkeys(("A1", "B", "C", "A2"), rate))
+    assert bench_compare.rows(old, new)[0][:6] == [
+        *("several at once: 2", "A1 7/7", "20.00", "22.00", "+10.00 %", "+10.00 % to +10.00 %")
+    ]
 
 
 def test_another_prompt_is_no_comparison() -> None:

@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparkpair.bench_statistics import (
     DRIFT_BOUND,
+    LEAST_AT_ONCE,
+    LEAST_RUNS,
+    RULE,
     Compared,
     Sample,
     bootstrap,
@@ -117,6 +120,28 @@ def test_control_of_the_reasons_a_clean_bracket_has_none() -> None:
     clean = compared({"A1": 10, "B": 9, "A2": 10 * (1 + DRIFT_BOUND - 0.001)})
     assert clean.reasons == ()
     assert clean.verdict("B") == "slower"
+
+
+def test_a_single_run_could_recommend() -> None:
+    """Regression: the interval of one run is one point, and was beyond every bound."""
+    samples = {label: Sample((rate,)) for label, rate in {"A1": 10, "B": 12, "A2": 10}.items()}
+    few = compare(samples, CONTROLS, 1, least=LEAST_RUNS)
+    assert few.reasons == ("1 run of each arm, and a recommendation needs 5",)
+    assert recommend({"prose": few}, {"B": "7/3"}).arm is None
+    enough = compare({a: Sample(s.rates * 5) for a, s in samples.items()}, CONTROLS, 5, least=LEAST_RUNS)
+    assert recommend({"prose": enough}, {"B": "7/3"}).arm == "B"
+    assert f"at least {LEAST_RUNS} runs of every arm ({LEAST_AT_ONCE} of several" in RULE
+
+
+def test_a_barred_arm_is_named_and_never_recommended() -> None:
+    found = {"prose": compared({"A1": 10, "B": 13, "C": 12, "A2": 10})}
+    names = {"B": "7/3", "C": "3/3"}
+    assert recommend(found, names).arm == "B"
+    barred = recommend(found, names, {"B": "it was wrong"})
+    assert (barred.arm, barred.sentence.endswith("7/3 is barred: it was wrong.")) == ("C", True)
+    both = recommend(found, names, dict.fromkeys(names, "it was wrong"))
+    assert both.arm is None
+    assert both.sentence.startswith("Run stock: 7/3 is faster on prose (+30.00 %); 3/3 is faster")
 
 
 def test_arms_without_enough_controls_are_inconclusive() -> None:

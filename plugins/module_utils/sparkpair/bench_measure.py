@@ -194,7 +194,7 @@ def read_single(situation: Situation, step: Step, answers: Answers) -> Run:
     return made.model_copy(update={"counted": counted, "counters_error": why})
 
 
-def read_burst(_: Situation, step: Step, answers: Answers) -> Burst:
+def read_burst(situation: Situation, step: Step, answers: Answers) -> Burst:
     """The answers that were made at once: tokens after each one's first, over the time from first token to last end."""
     mine = [a for a in answers if a["group"] == "run"]
     each = [read_run(a, seed) for a, seed in zip(mine, _seeds(step), strict=True)]
@@ -202,7 +202,16 @@ def read_burst(_: Situation, step: Step, answers: Answers) -> Burst:
     if all(r.decode is not None for r in each):
         span = max(float(a["ended"]) for a in mine) - min(float(a["first_token"]) for a in mine)
         total = sum(r.tokens - 1 for r in each) / span
-    return Burst(width=step.width, total=total, each=each, skew=_skew(mine) or 0.0)
+    counted, why = read_counters(situation, answers)
+    return Burst(
+        width=step.width,
+        total=total,
+        each=each,
+        skew=_skew(mine) or 0.0,
+        overlap=overlap(mine),
+        counted=counted,
+        counters_error=why,
+    )
 
 
 def read_attempt(situation: Situation, step: Step, answers: Answers) -> Attempt:
@@ -225,7 +234,8 @@ def shown(work: Workload, found: Run | Burst | Attempt) -> str:
     """One line for the screen."""
     if isinstance(found, Burst):
         wrong = next((r.error for r in found.each if r.error), None)
-        return wrong or (f"{found.total:.2f} tok/s together" if found.total else "no rate")
+        alone = ", but never decoded together" if found.width > 1 and not found.overlap else ""
+        return wrong or (f"{found.total:.2f} tok/s together{alone}" if found.total else "no rate")
     if isinstance(found, Attempt):
         if wrong := found.ordinary.error or found.guided_fault:
             return wrong

@@ -21,7 +21,11 @@ from .bench_summary import (
     Drafts,
     Line,
     advice,
+    attempt_fault,
+    by_class,
+    comparing,
     drafts_of,
+    fault_of,
     heading,
     incomplete,
     lines,
@@ -39,6 +43,11 @@ PROTOCOL = (
     "Counters are the growth of the engine's own between just before and just after a run. Intervals are 95 % "
     "percentile bootstraps of the median (2000 resamples, fixed seed). The control midpoint is the mean of the "
     "controls' medians."
+)
+MIXED_NOTE = (
+    "Every measured attempt is shown; the warm-up attempt is not kept. The overlap is the time in which both streams "
+    "ran, and counts only when each has at least two pieces in it. An attempt without overlap says nothing about mixed "
+    "batches."
 )
 
 
@@ -59,15 +68,17 @@ def span(found: Interval | None) -> str:
 
 def comparison(results: Results, rows: list[Line]) -> tuple[list[str], list[list[str]]]:
     """Header and rows in the form of the discussion: every arm, each against the control midpoint, and the drift."""
-    others = [a for a in results.arms if not a.control]
-    header = ["workload", *map(heading, results.arms), *(f"{a.id} vs control" for a in others), "drift", ""]
+    others = [a for a in results.arms if not a.control] if comparing(results) else []
+    drifts = sum(a.control for a in results.arms) > 1
+    header = ["workload", *map(heading, results.arms), *(f"{a.id} vs control" for a in others)]
+    header += ["drift"] * drifts + [""] * bool(others)
     body = [
         [
             line.title,
             *(rate(line.compared.medians.get(a.id)) for a in results.arms),
             *(shown(i.value if (i := line.compared.changes.get(a.id)) else None) for a in others),
-            shown(line.compared.drift),
-            "" if line.compared.conclusive else "inconclusive",
+            *[shown(line.compared.drift)] * drifts,
+            *["" if line.compared.conclusive else "inconclusive"] * bool(others),
         ]
         for line in rows
     ]
@@ -96,11 +107,14 @@ def settings_of(arm: ArmResult) -> str:
     return f"proposal {plan['dflash_tokens']}, verify {verified}"
 
 
-def attempt_row(attempt: Attempt) -> list[str]:
+def attempt_row(attempt: Attempt, tokens: int) -> list[str]:
     """One attempt at a mixed batch as table cells: skew, overlap, both answers, counters, evidence."""
-    wrong = attempt.ordinary.error or attempt.guided_fault
+    wrong = attempt_fault(attempt)
+    if not wrong and attempt.ordinary.tokens < tokens:
+        wrong = f"ordinary: {fault_of(attempt.ordinary, tokens)}"
     counted = attempt.counted
     steps = f"{counted.draft_tokens / counted.drafts:.2f}" if counted and counted.drafts else NONE
+    steps = attempt.counters_error or steps
     return [
         NONE if attempt.skew is None else f"{1000 * attempt.skew:.2f} ms",
         f"{attempt.overlap:.3f} s",
@@ -128,7 +142,7 @@ def workload_rows(results: Results, work: Workload) -> list[list[str]]:
         gaps = [r.pieces_ms for r in measured.runs if r.pieces_ms]
         pieces = f"{median(g[0] for g in gaps):.1f} / {max(g[1] for g in gaps):.1f} ms" if gaps else NONE
         ends = sorted({f"{r.tokens} {r.finish_reason}" for r in measured.runs})
-        hashes = sorted({r.output_sha256[:8] for r in measured.runs})
+        hashes = sorted({r.output_sha256[:8] for r in measured.runs if not fault_of(r, work.tokens)})
         made.append(
             [
                 heading(arm),
@@ -136,7 +150,7 @@ def workload_rows(results: Results, work: Workload) -> list[list[str]]:
                 pieces,
                 *drafts_row(drafts_of(arm, work)),
                 ", ".join(ends),
-                hashes[0] if len(hashes) == 1 else f"{len(hashes)} different",
+                hashes[0] if len(hashes) == 1 else f"{len(hashes)} different" if hashes else NONE,
             ]
         )
     return made
@@ -158,11 +172,15 @@ def content(results: Results) -> dict[str, Any]:
         "body": body,
         "rows": rows,
         "reasons": reasons(rows),
+        "reasons_title": "Inconclusive" if comparing(results) else "Not as asked",
+        "comparing": comparing(results),
+        "classes": by_class(results, rows),
         "incomplete": incomplete(results),
         "protocol": PROTOCOL,
+        "mixed_note": MIXED_NOTE,
         "singles": [(w, workload_rows(results, w), outputs(results, w)) for w in singles],
         "attempts": [
-            [heading(arm), str(n), *attempt_row(attempt)]
+            [heading(arm), str(n), *attempt_row(attempt, w.tokens)]
             for w in mixed
             for arm in results.arms
             if w.name in arm.measured
@@ -181,9 +199,16 @@ def markdown(results: Results) -> str:
     parts = [f"# Benchmark {results.id}", ""]
     if page["banner"]:
         parts += [f"**{page['banner'].upper()}.** {PROCEDURE_WHY}", ""]
-    parts += [f"**{page['advice'].sentence}**", "", page["advice"].rule, ""]
+    parts += [
+        f"**{page['advice'].sentence}**",
+        "",
+        *(f"- {one}" for one in page["classes"]),
+        "",
+        page["advice"].rule,
+        "",
+    ]
     parts += ["Median decode tokens per second:", "", pipe_table(page["header"], page["body"]), ""]
-    for title, found in (("Inconclusive:", page["reasons"]), ("Not complete:", page["incomplete"])):
+    for title, found in ((f"{page['reasons_title']}:", page["reasons"]), ("Not complete:", page["incomplete"])):
         if found:
             parts += [title, "", *(f"- {one}" for one in found), ""]
     drafted = [[work.title, row[0], *row[3:7]] for work, table, _ in page["singles"] for row in table if row[3] != NONE]
@@ -192,7 +217,14 @@ def markdown(results: Results) -> str:
         parts += [pipe_table(head, drafted), ""]
     if page["attempts"]:
         head = ["arm", "attempt", "request skew", "decode overlap", "answers", "draft tokens per step", "evidence"]
-        parts += ["Ordinary and guided at once, every attempt:", "", pipe_table(head, page["attempts"]), ""]
+        parts += [
+            "Ordinary and guided at once, every attempt:",
+            "",
+            pipe_table(head, page["attempts"]),
+            "",
+            MIXED_NOTE,
+            "",
+        ]
     parts += [pipe_table(["arm", "settings", "release", "temperature after workloads"], page["arms"]), ""]
     parts += [f"- {work.title}: {said}" for work, _, said in page["singles"] if said]
     prompts = [[w.title, w.file, w.sha256] for w in results.workloads]

@@ -48,18 +48,25 @@ class Run(_Part):
 
 
 class Burst(_Part):
-    """Several answers at once: decoded tokens of all per second from the first token of any to the end of the last."""
+    """Several answers at once: decoded tokens of all per second from the first token of any to the end of the last.
+
+    ``overlap`` is how long all of them were decoded together, in seconds; None in results that did not keep it yet.
+    """
 
     width: int
     total: float | None
     each: list[Run]
     skew: float
+    overlap: float | None = None
+    counted: Counted | None = None
+    counters_error: str | None = None
 
 
 class Attempt(_Part):
     """One attempt of an ordinary and a guided request at once.
 
-    ``overlap`` is how long both were between their first and last piece; 0 is no evidence about mixed batches.
+    ``overlap`` is how long both were between their first and last piece, with two pieces of each in that time; 0 is no
+    evidence about mixed batches.
     """
 
     skew: float | None

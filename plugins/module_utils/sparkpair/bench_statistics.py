@@ -17,11 +17,16 @@ SMALLEST = 0.01
 DRIFT_BOUND = 0.02
 # A sentence that names more than these is not read; the reasons below it name all.
 NAMED = 3
+# Intervals of fewer runs are too narrow: they only know the runs that there were.
+LEAST_RUNS = 5
+LEAST_AT_ONCE = 3
 RULE = (
     "An arm is recommended instead of stock when every workload, and every number of requests at once, is conclusive, "
     "and it is faster on at least one and slower on none; among several, the one with the highest mean speed against "
     f"stock. Faster or slower means that the whole 95 % interval of its change lies beyond {SMALLEST * 100:g} %, or "
-    "beyond the control drift of that workload if that is larger. Otherwise stock is recommended."
+    "beyond the control drift of that workload if that is larger. Conclusive needs at least "
+    f"{LEAST_RUNS} runs of every arm ({LEAST_AT_ONCE} of several requests at once). An arm that answered wrongly in a "
+    "batch of ordinary and guided requests is never recommended. Otherwise stock is recommended."
 )
 
 
@@ -115,7 +120,13 @@ class Compared:
 
 
 def compare(
-    samples: Mapping[str, Sample], controls: Sequence[str], wanted_runs: int, bound: float = DRIFT_BOUND
+    samples: Mapping[str, Sample],
+    controls: Sequence[str],
+    wanted_runs: int,
+    bound: float = DRIFT_BOUND,
+    *,
+    least: int = 1,
+    alone: bool = False,
 ) -> Compared:
     """Compare one workload's arms with the midpoint of the controls.
 
@@ -124,15 +135,26 @@ def compare(
         controls: labels of the control arms, in their order.
         wanted_runs: good runs that every arm must have.
         bound: largest drift, as a share, with which anything may be concluded.
+        least: runs without which nothing may be concluded.
+        alone: nothing is to be compared, so missing controls and few runs are no reason.
     """
-    reasons = [f"{label}: {fault}" for label, sample in samples.items() for fault in sample.faults]
+    by_fault: dict[str, list[str]] = {}
+    for label, sample in samples.items():
+        for fault in sample.faults:
+            by_fault.setdefault(fault, []).append(label)
+    reasons = [f"{', '.join(labels)}: {fault}" for fault, labels in by_fault.items()]
     for label, sample in samples.items():
         if not sample.faults and len(sample.rates) < wanted_runs and (sample.rates or label not in controls):
             reasons.append(f"{label}: {len(sample.rates)} of {wanted_runs} runs")
+    if wanted_runs < least and not alone:
+        runs = "1 run" if wanted_runs == 1 else f"{wanted_runs} runs"
+        reasons.append(f"{runs} of each arm, and a recommendation needs {least}")
     there = [c for c in controls if c in samples and samples[c].rates]
     missing = [c for c in controls if c not in there]
     reasons += [f"control {c} has no good run" for c in missing]
-    if not there and not missing:
+    if alone:
+        pass
+    elif not there and not missing:
         reasons.append("there is no control arm, so nothing to compare with")
     elif len(there) == 1 and not missing:
         reasons.append(f"there is only one control arm ({there[0]}), so the drift is not known")
@@ -163,41 +185,57 @@ def _listed(parts: Sequence[str]) -> str:
     return ", ".join(parts[:-1]) + " and " + parts[-1] if len(parts) > 1 else "".join(parts)
 
 
-def recommend(compared: Mapping[str, Compared], names: Mapping[str, str]) -> Advice:
+def _figures(compared: Mapping[str, Compared], arm: str, titles: Sequence[str]) -> str:
+    return _listed([f"{t} ({percent(compared[t].changes[arm].value)})" for t in titles])
+
+
+def _titles(compared: Mapping[str, Compared], arm: str, verdict: str) -> list[str]:
+    return [t for t, c in compared.items() if c.verdict(arm) == verdict]
+
+
+def verdicts(compared: Mapping[str, Compared], names: Mapping[str, str]) -> str:
+    """What each arm does on these, such as ``7/3 is slower on count (-37.77 %); 3/3 makes no difference``."""
+    parts = []
+    for arm, name in names.items():
+        faster, slower = (_titles(compared, arm, v) for v in ("faster", "slower"))
+        said = [
+            f"{way} on {_figures(compared, arm, titles)}"
+            for way, titles in (("faster", faster), ("slower", slower))
+            if titles
+        ]
+        parts.append(f"{name} is {' and '.join(said)}" if said else f"{name} makes no difference")
+    return "; ".join(parts)
+
+
+def recommend(
+    compared: Mapping[str, Compared], names: Mapping[str, str], barred: Mapping[str, str] | None = None
+) -> Advice:
     """Say which arm to run.
 
     Args:
         compared: workload title to its comparison.
         names: label to the arm's name, such as ``7/3``, of the arms that are no control.
+        barred: label to why an arm is not recommended whatever its speed.
     """
     open_ones = [title for title, c in compared.items() if not c.conclusive]
     if not compared or not names:
         return Advice(None, "No recommendation: nothing was compared with a control.")
+    because = "".join(f" {names[a]} is barred: {why}." for a, why in (barred or {}).items() if a in names)
     if open_ones:
         few = len(open_ones) <= NAMED
         where = _listed(open_ones) if few else f"{len(open_ones)} of {len(compared)} comparisons"
-        return Advice(None, f"No recommendation: inconclusive for {where}. Stock stays the setting to run.")
-    faster = {a: [t for t, c in compared.items() if c.verdict(a) == "faster"] for a in names}
-    slower = {a: [t for t, c in compared.items() if c.verdict(a) == "slower"] for a in names}
+        return Advice(None, f"No recommendation: inconclusive for {where}. Stock stays the setting to run.{because}")
 
     def mean(arm: str) -> float:
         return fmean(c.changes[arm].value for c in compared.values())
 
-    def figures(arm: str, titles: Sequence[str]) -> str:
-        return _listed([f"{t} ({percent(compared[t].changes[arm].value)})" for t in titles])
-
-    winners = [a for a in names if faster[a] and not slower[a]]
+    winners = [
+        a
+        for a in names
+        if a not in (barred or {}) and _titles(compared, a, "faster") and not _titles(compared, a, "slower")
+    ]
     if winners:
         best = max(winners, key=mean)
-        return Advice(
-            best, f"Run {names[best]}: faster than stock on {figures(best, faster[best])}, slower on nothing."
-        )
-    parts = []
-    for arm, name in names.items():
-        if faster[arm]:
-            parts.append(f"{name} is faster on {figures(arm, faster[arm])} and slower on {figures(arm, slower[arm])}")
-        elif slower[arm]:
-            parts.append(f"{name} is slower on {figures(arm, slower[arm])}")
-        else:
-            parts.append(f"{name} makes no difference")
-    return Advice(None, f"Run stock: {'; '.join(parts)}.")
+        gains = _figures(compared, best, _titles(compared, best, "faster"))
+        return Advice(best, f"Run {names[best]}: faster than stock on {gains}, slower on nothing.{because}")
+    return Advice(None, f"Run stock: {verdicts(compared, names)}.{because}")

@@ -14,6 +14,8 @@ Answers = Sequence[Answer]
 HTTP_OK = 200
 # A first request may compile kernels for minutes; the gate's deadline is the bound that counts.
 PATIENCE = 900
+# Pieces that each stream must have while all of them run. An engine may send several tokens in one piece.
+PIECES_TOGETHER = 2
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,17 @@ def by_id(answers: Answers) -> dict[str, Answer]:
 
 
 def overlap(answers: Answers) -> float:
-    """Seconds in which all streams were between their first and last piece; 0 when one has fewer than two."""
-    if not answers or any(len(a["events"]) < 2 for a in answers):  # noqa: PLR2004
+    """Seconds in which all streams were between their first and last piece; 0 when that is no evidence.
+
+    Each stream must have at least two pieces in the common time: one that stood still while another was decoded, or
+    that ended as the other began, shared no batch with it.
+    """
+    if not answers or not all(a["events"] for a in answers):
         return 0.0
-    first = max(float(a["events"][0]) for a in answers)
-    return max(0.0, min(float(a["events"][-1]) for a in answers) - first)
+    begins = max(float(a["events"][0]) for a in answers)
+    ends = min(float(a["events"][-1]) for a in answers)
+    within = [sum(begins <= float(e) <= ends for e in a["events"]) for a in answers]
+    return ends - begins if min(within) >= PIECES_TOGETHER else 0.0
 
 
 def held_back(situation: Situation) -> bool:
