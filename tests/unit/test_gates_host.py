@@ -129,9 +129,20 @@ def test_traffic_waits_until_a_hot_head_has_cooled_down(tmp_path: Path) -> None:
 
     given = {"zones": tmp_path, "clock": lambda: now[0], "sleep": sleep}
     assert sensors.cool_down(runner, 90.0, 60.0, **given) == 2 * sensors.COOLING_SECONDS
-    assert sensors.cool_down(runner, 80.0, 12.0, **given) == 15.0
+    assert sensors.cool_down(runner, 80.0, 12.0, **given) == 12.0
+    assert sensors.cool_down(runner, 80.0, 0.0, **given) == 0.0
     none = Completed(127, "", "nvidia-smi: not found")
     assert sensors.cool_down(lambda *_, **__: none, 80.0, 60.0, **given) == 0.0
+
+
+def test_reading_a_cool_sensor_slowly_is_no_pause(tmp_path: Path) -> None:
+    now = [0.0]
+
+    def runner(*_: Any, **__: Any) -> Completed:
+        now[0] += 7
+        return Completed(0, "0, 50\n", "")
+
+    assert sensors.cool_down(runner, 90.0, 60.0, zones=tmp_path, clock=lambda: now[0], sleep=lambda _: None) == 0.0
 
 
 # --- the KV pool -----------------------------------------------------------------------------------------------------

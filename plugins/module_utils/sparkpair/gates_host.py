@@ -12,6 +12,8 @@ from .memory import GIB
 KIB_IN_GIB = GIB // 1024
 """States give memory in KiB."""
 PAUSE_CELSIUS = 90.0
+PAUSE_SECONDS = 600.0
+"""How long one gate waits for the head to cool down, beside its deadline."""
 HEADROOM_GIB = 2.0
 POOL_TOLERANCE = 0.1
 POOL_SETTINGS = (
