@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair.gates import Gate, RefusedChoiceError, Seen, Situation, choose, judge, limits, more
-from sparkpair.gates_host import PAUSE_CELSIUS
+from sparkpair.gates_host import PAUSE_CELSIUS, PAUSE_SECONDS
 from sparkpair.inputs import plain
 
 display = Display()
@@ -31,6 +32,10 @@ def _entry(name: str, seen: Seen, seconds: float, deadline: float) -> dict[str, 
 
 def _left_out(name: str, reason: str, deadline: float) -> dict[str, Any]:
     return _entry(name, Seen(True, f"left out: {reason}", ""), 0.0, deadline) | {"skipped": reason}
+
+
+def _with_pause(seen: Seen, paused: float) -> Seen:
+    return replace(seen, seen=f"{seen.seen}; paused {paused:.0f} s, the head was too hot") if paused else seen
 
 
 class ActionModule(ActionBase):
@@ -100,22 +105,25 @@ class ActionModule(ActionBase):
     ) -> Seen:
         answers: list[dict[str, Any]] = []
         groups = gate.build(situation)
+        paused, patience = 0.0, float(situation.limits.get("pause_seconds", PAUSE_SECONDS))
         while groups:
             sent = self._execute_module(
                 module_name="spark_traffic",
                 module_args={
                     "base_url": args.get("base_url") or f"http://127.0.0.1:{situation.plan['port']}",
                     "api_key_file": args.get("api_key_file"),
-                    "deadline": max(0.0, ends - time.monotonic()),
+                    # The Sparks are to blame for a pause, not the engine that the deadline is about.
+                    "deadline": max(0.0, ends + paused - time.monotonic()),
                     "groups": groups,
                     "pause_celsius": situation.limits.get("celsius", PAUSE_CELSIUS),
+                    "pause_seconds": max(0.0, patience - paused),
                 },
                 task_vars=task_vars,
             )
-            if sent.get("paused", 0) >= 1:
-                display.display(f"  gate {gate.name}: paused {sent['paused']:.0f} s, the head was too hot")
+            paused += float(sent.get("paused", 0))
             if "responses" not in sent:
-                return Seen(False, f"the head did not answer: {sent.get('msg', 'no reason')}", "answers of the head")
+                why = f"the head did not answer: {sent.get('msg', 'no reason')}"
+                return _with_pause(Seen(False, why, "answers of the head"), paused)
             answers.extend(sent["responses"])
             groups = more(gate, situation, answers)
-        return judge(gate, situation, answers)
+        return _with_pause(judge(gate, situation, answers), paused)

@@ -50,7 +50,8 @@ options:
     elements: dict
     default: []
   limits:
-    description: Limits that differ from their defaults; C(celsius) (90), C(headroom_gib) (2) and C(soak_seconds) (60).
+    description: Limits that differ from their defaults; C(celsius) (90), C(headroom_gib) (2), C(pause_seconds) (600)
+      and C(soak_seconds) (60).
     type: dict
     default: {}
   deadlines:

@@ -16,11 +16,15 @@ options:
     description: File on the rank with the bearer token. Missing or empty means none. The token is never returned.
     type: path
   deadline:
-    description: Seconds for everything.
+    description: Seconds for everything but the pauses for the sake of the temperature.
     type: float
     default: 300.0
   pause_celsius:
-    description: Wait, within the deadline, while a sensor of this rank is at this temperature or above; 0 for never.
+    description: Wait before a group while a sensor of this rank is at this temperature or above; 0 for never.
+    type: float
+    default: 0.0
+  pause_seconds:
+    description: How long all of these pauses may be together. After that, the requests are sent.
     type: float
     default: 0.0
   groups:
@@ -68,6 +72,10 @@ responses:
   returned: always
   type: list
   elements: dict
+paused:
+  description: Seconds that were waited for the rank to cool down.
+  returned: not in check mode
+  type: float
 """
 
 from ansible.module_utils.sparkpair.modules import spark_traffic

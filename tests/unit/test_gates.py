@@ -572,7 +572,9 @@ def test_limit_is_a_number(value: Any) -> None:
 
 def test_limits_are_known_by_name() -> None:
     assert gates.limits({"celsius": 80, "soak_seconds": 0.5}) == {"celsius": 80.0, "soak_seconds": 0.5}
-    with pytest.raises(RefusedChoiceError, match=r"named celcius; there are celsius, headroom_gib, soak_seconds"):
+    with pytest.raises(
+        RefusedChoiceError, match=r"named celcius; there are celsius, headroom_gib, pause_seconds, soak"
+    ):
         gates.limits({"celcius": 80})
 
 

@@ -129,9 +129,20 @@ def test_traffic_waits_until_a_hot_head_has_cooled_down(tmp_path: Path) -> None:
 
     given = {"zones": tmp_path, "clock": lambda: now[0], "sleep": sleep}
     assert sensors.cool_down(runner, 90.0, 60.0, **given) == 2 * sensors.COOLING_SECONDS
-    assert sensors.cool_down(runner, 80.0, 12.0, **given) == 15.0
+    assert sensors.cool_down(runner, 80.0, 12.0, **given) == 12.0
+    assert sensors.cool_down(runner, 80.0, 0.0, **given) == 0.0
     none = Completed(127, "", "nvidia-smi: not found")
     assert sensors.cool_down(lambda *_, **__: none, 80.0, 60.0, **given) == 0.0
+
+
+def test_reading_a_cool_sensor_slowly_is_no_pause(tmp_path: Path) -> None:
+    now = [0.0]
+
+    def runner(*_: Any, **__: Any) -> Completed:
+        now[0] += 7
+        return Completed(0, "0, 50\n", "")
+
+    assert sensors.cool_down(runner, 90.0, 60.0, zones=tmp_path, clock=lambda: now[0], sleep=lambda _: None) == 0.0
 
 
 # --- the KV pool -----------------------------------------------------------------------------------------------------
@@ -155,17 +166,45 @@ def answer(text: str = METRIC, status: int = 200) -> list[dict[str, Any]]:
         ([entry(65_536)], True),
         ([entry(72_000)], True),
         ([entry(100_000)], False),
-        ([entry(100_000), entry(66_000)], True),
+        ([entry(100_000), entry(66_000)], False),
+        ([entry(n) for n in (80_000, 75_000, 70_000, 68_000, 66_000)], False),
+        ([entry(80_000), *[entry(66_000)] * 5], True),
+        ([entry(80_000), *[entry(66_000, memory_settings={})] * 5], False),
         ([entry(100_000, outcome="rolled_back")], True),
         ([entry(100_000, memory_settings={"gpu_mem_util": 0.9})], True),
         ([entry(100_000, figures={})], True),
     ],
-    ids=["first", "equal", "within a tenth", "smaller", "the last counts", "not accepted", "other settings", "unknown"],
+    ids=[
+        "first",
+        "equal",
+        "within a tenth",
+        "smaller",
+        "not only the last",
+        "losses add up",
+        "long ago",
+        "others between",
+        "not accepted",
+        "other settings",
+        "unknown",
+    ],
 )
 def test_a_pool_that_shrank_fails(history: list[dict[str, Any]], passes: bool) -> None:
     seen = gates_host.judge_pool(situation(state(), history=history), answer())
     assert seen.ok == passes
     assert seen.figures == {"kv_pool_tokens": 65_536.0}
+
+
+def test_a_pool_that_is_no_longer_told_fails() -> None:
+    """The metric was there at the last acceptance, and nobody knows why it is not any more."""
+
+    def judged(*history: dict[str, Any]) -> tuple[bool, str]:
+        seen = gates_host.judge_pool(situation(state(), history=list(history)), answer(""))
+        return seen.ok, seen.seen
+
+    untold = "the engine does not tell the size of its pool"
+    assert judged(entry(65_536)) == (False, f"{untold}, and told 65536 tokens at the last acceptance")
+    assert judged(entry(65_536), entry(0, figures={})) == (True, untold)
+    assert judged(entry(65_536, memory_settings={})) == (True, untold)
 
 
 def test_an_engine_that_does_not_tell_its_pool_is_stated_and_one_that_does_not_answer_fails() -> None:

@@ -16,6 +16,7 @@ import pytest
 from sparkpair.gates import choose
 
 from tests.planning import plan as make_plan
+from tests.sshhere import program
 from tests.standin.engine import Engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,8 +32,8 @@ class Run:
     output: str
 
 
-def play(folder: Path, tasks: list[dict[str, Any]], *arguments: str) -> Run:
-    """Run spark_gate tasks on a local host; a task that fails does not end the play."""
+def play(folder: Path, tasks: list[dict[str, Any]], *arguments: str, path: str = os.environ["PATH"]) -> Run:
+    """Run spark_gate tasks on a local host; a task that fails does not end the play. ``path`` finds its programs."""
     (folder / "ansible.cfg").write_text(
         f"[defaults]\naction_plugins = {ROOT}/plugins/action\nlibrary = {ROOT}/plugins/modules\n"
         f"module_utils = {ROOT}/plugins/module_utils\nstdout_callback = ansible.posix.json\n"
@@ -44,7 +45,8 @@ def play(folder: Path, tasks: list[dict[str, Any]], *arguments: str) -> Run:
     done = subprocess.run(
         [PLAYBOOK, "-i", "localhost,", "play.json", *arguments],
         cwd=folder,
-        env={k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")} | {"ANSIBLE_CONFIG": "ansible.cfg"},
+        env={k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
+        | {"ANSIBLE_CONFIG": "ansible.cfg", "PATH": path},
         capture_output=True,
         text=True,
         check=False,
@@ -147,6 +149,41 @@ def test_states_come_with_ranks_as_text(run: Run) -> None:
 
 def test_key_is_nowhere_in_the_output(run: Run) -> None:
     assert KEY not in run.output
+
+
+def test_a_pause_for_the_temperature_is_on_record_and_does_not_eat_the_deadline(
+    plan: dict[str, Any], tmp_path: Path
+) -> None:
+    """The head is too hot for longer than the deadlines; after the bound it goes on, and a hang fails at its own."""
+    plan = plan | {"api_key_set": False}
+    (tmp_path / "bin").mkdir()
+    program(tmp_path / "bin" / "nvidia-smi", f"cat {tmp_path}/celsius")
+    (tmp_path / "celsius").write_text("0, 149\n", encoding="utf-8")
+    with Engine() as engine, Engine("hang") as hanging:
+
+        def task(name: str, url: str, celsius: float, gate: str, deadline: float) -> dict[str, Any]:
+            limits = {"celsius": celsius, "pause_seconds": deadline + 0.5}
+            given = {"plan": plan, "base_url": url, "only": [gate], "limits": limits, "deadlines": {gate: deadline}}
+            return {"name": name, "spark_gate": given, "ignore_errors": True}
+
+        run = play(
+            tmp_path,
+            [
+                # Two calls of the module with a group each: what the first has paused, the second must not.
+                task("hot", engine.url, 140, "long", 3),
+                task("cool", engine.url, 150, "long", 3),
+                task("hot and hanging", hanging.url, 140, "completion", 1),
+            ],
+            path=f"{tmp_path}/bin:{os.environ['PATH']}",
+        )
+    hot, cool, hanging_too = (run.tasks[name] for name in ("hot", "cool", "hot and hanging"))
+    assert (hot["gates"][0]["ok"], cool["gates"][0]["ok"]) == (True, True)
+    assert re.search(r" s; paused [34] s, the head was too hot$", hot["gates"][0]["seen"])
+    assert hot["gates"][0]["seconds"] > hot["gates"][0]["deadline"]
+    assert "paused" not in cool["gates"][0]["seen"]
+    assert re.search(
+        r"no complete answer within 0?\.?\d s; paused 2 s, the head was too hot; wanted", hanging_too["msg"]
+    )
 
 
 def test_check_mode_sends_nothing_and_names_every_gate(plan: dict[str, Any], tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ GATES: tuple[Gate, ...] = (
 """Every gate, in the order in which a rollout runs them."""
 
 
-LIMITS = ("celsius", "headroom_gib", "soak_seconds")
+LIMITS = ("celsius", "headroom_gib", "pause_seconds", "soak_seconds")
 """Limits that an operator may change, by name."""
 
 

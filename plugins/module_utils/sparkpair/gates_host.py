@@ -12,8 +12,12 @@ from .memory import GIB
 KIB_IN_GIB = GIB // 1024
 """States give memory in KiB."""
 PAUSE_CELSIUS = 90.0
+PAUSE_SECONDS = 600.0
+"""How long one gate waits for the head to cool down, beside its deadline."""
 HEADROOM_GIB = 2.0
 POOL_TOLERANCE = 0.1
+# Compared with the last one only, a pool could lose a tenth at every acceptance.
+POOL_LOOKS_BACK = 5
 POOL_SETTINGS = (
     "image",
     "model",
@@ -89,23 +93,22 @@ def build_pool(_: Situation) -> list[Group]:
 
 
 def judge_pool(situation: Situation, answers: Answers) -> Seen:
-    """The pool is not smaller than that of the last accepted release with the same memory settings."""
-    wanted = "a KV pool no smaller than at the last acceptance with the same memory settings"
+    """The pool is at most a tenth smaller than the largest of the last acceptances with the same memory settings."""
+    wanted = f"a KV pool at most {POOL_TOLERANCE:.0%} smaller than the largest of the last {POOL_LOOKS_BACK} "
+    wanted += "acceptances with the same memory settings"
     if why := fault(answers[0]):
         return Seen(False, why, wanted)
     tokens = metrics.kv_pool_tokens(str(answers[0]["text"] or ""))
-    if tokens is None:
-        return Seen(True, "the engine does not tell the size of its pool", wanted)
-    figures = {"kv_pool_tokens": float(tokens)}
     basis = pool_basis(situation.plan.get("settings", {}))
-    earlier = [
-        float(entry["figures"]["kv_pool_tokens"])
-        for entry in situation.history
-        if entry["outcome"] == "accepted"
-        and entry.get("memory_settings") == basis
-        and (entry.get("figures") or {}).get("kv_pool_tokens")
-    ]
-    if not earlier:
+    same = [e for e in situation.history if e["outcome"] == "accepted" and e.get("memory_settings") == basis]
+    earlier = [float((e.get("figures") or {}).get("kv_pool_tokens") or 0) for e in same[-POOL_LOOKS_BACK:]]
+    if tokens is None:
+        seen = "the engine does not tell the size of its pool"
+        told = earlier[-1] if earlier else 0.0
+        return Seen(not told, f"{seen}, and told {told:.0f} tokens at the last acceptance" if told else seen, wanted)
+    figures = {"kv_pool_tokens": float(tokens)}
+    largest = max(earlier, default=0.0)
+    if not largest:
         return Seen(True, f"{tokens} tokens; no earlier release to compare with", wanted, figures)
-    floor = earlier[-1] * (1 - POOL_TOLERANCE)
-    return Seen(tokens >= floor, f"{tokens} tokens, at the last acceptance {earlier[-1]:.0f}", wanted, figures)
+    seen = f"{tokens} tokens; the largest of the last {len(earlier)} acceptances: {largest:.0f}"
+    return Seen(tokens >= largest * (1 - POOL_TOLERANCE), seen, wanted, figures)

@@ -218,20 +218,25 @@ def spark_traffic() -> None:
             "deadline": {"type": "float", "default": 300.0},
             "groups": {"type": "list", "elements": "dict", "required": True},
             "pause_celsius": {"type": "float", "default": 0.0},
+            "pause_seconds": {"type": "float", "default": 0.0},
         },
         supports_check_mode=True,
     )
     if module.check_mode:
         module.exit_json(changed=False, responses=[])
     params = dict(module.params)
-    limit = params.pop("pause_celsius")
-    paused = sensors.cool_down(run, limit, params["deadline"]) if limit else 0.0
-    params["deadline"] = max(0.0, params["deadline"] - paused)
+    limit, patience = params.pop("pause_celsius"), params.pop("pause_seconds")
+    pauses: list[float] = []
+
+    def cool() -> float:
+        pauses.append(sensors.cool_down(run, limit, patience - sum(pauses)) if limit else 0.0)
+        return pauses[-1]
+
     try:
-        responses = traffic.run_groups(**params)
+        responses = traffic.run_groups(**params, before=cool)
     except ValueError as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, responses=responses, paused=paused)
+    module.exit_json(changed=False, responses=responses, paused=sum(pauses))
 
 
 def _running_image() -> str:

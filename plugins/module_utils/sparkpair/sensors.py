@@ -64,12 +64,14 @@ def cool_down(
 ) -> float:
     """Wait while the hottest sensor is at ``limit`` C or above, at most ``patience`` seconds; returns the seconds.
 
-    Without a sensor there is nothing to wait for; the gate about temperature says that it is missing.
+    Without a sensor there is nothing to wait for; the gate about temperature says that it is missing. The time that a
+    cool sensor takes to be read is no wait.
     """
-    start = clock()
-    while clock() - start < patience:
+    start, hot = clock(), False
+    while (left := patience - (clock() - start)) > 0:
         hottest = read(runner, zones)["hottest"]
         if hottest is None or hottest["celsius"] < limit:
             break
-        sleep(COOLING_SECONDS)
-    return round(clock() - start, 1)
+        hot = True
+        sleep(min(COOLING_SECONDS, left))
+    return round(clock() - start, 1) if hot else 0.0

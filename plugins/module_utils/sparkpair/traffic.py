@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -77,6 +77,10 @@ class _Sender:
             raise ValueError(f"base_url must be an http URL, not {base_url!r}")
         self._host, self._port, self._prefix = parts.hostname, parts.port or 80, parts.path.rstrip("/")
         self._api_key, self._ends, self._clock = api_key, ends, clock
+
+    def extend(self, seconds: float) -> None:
+        """Move the deadline by what was waited on purpose."""
+        self._ends += seconds
 
     def send(self, request: Mapping[str, Any], group: str) -> dict[str, Any]:
         """Send one request; what goes wrong stands in ``error``, beside whatever arrived before it did."""
@@ -238,7 +242,12 @@ def _read_key(path: str | None) -> str:
 
 
 def run_groups(
-    *, base_url: str, groups: Sequence[Mapping[str, Any]], api_key_file: str | None = None, deadline: float = 300.0
+    *,
+    base_url: str,
+    groups: Sequence[Mapping[str, Any]],
+    api_key_file: str | None = None,
+    deadline: float = 300.0,
+    before: Callable[[], float] | None = None,
 ) -> list[dict[str, Any]]:
     """Send every request, group by group, and return the answers in the order of the requests.
 
@@ -251,6 +260,7 @@ def run_groups(
         api_key_file: file with the bearer token; missing or empty means none. The token is never returned: where an
             error quotes it, it reads ``***``.
         deadline: seconds for everything; what is left after it fails with that reason.
+        before: called before each group; the seconds that it returns were waited, and do not count for the deadline.
 
     Returns:
         One dict per request: ``id``, ``group``, ``status``, ``error``, ``json`` or ``text``, ``started``,
@@ -270,6 +280,7 @@ def run_groups(
     answers: list[dict[str, Any]] = []
     for group in groups:
         requests, name = group["requests"], str(group["name"])
+        sender.extend(before() if before else 0.0)
         if group.get("mode", "sequential") == "concurrent" and requests:
             answers += _concurrent(sender, requests, name)
         else:
