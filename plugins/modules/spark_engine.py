@@ -25,6 +25,10 @@ options:
     description: Seconds that the engine gets to finish before it is killed.
     type: int
     default: 60
+  run:
+    description: With C(state=stopped), the run that must hold the rollout lock of the rank. Empty does not ask.
+    type: str
+    default: ""
   metrics_url:
     description: URL of the engine's metrics. Required with C(state=drained).
     type: str

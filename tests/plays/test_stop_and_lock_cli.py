@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,29 @@ class Site:
             text=True,
             check=False,
         )
+
+    def ask(self, module: str, **arguments: str) -> dict[str, Any]:
+        """Run a module on the head and return its result."""
+        done = subprocess.run(
+            [
+                PLAYBOOK.with_name("ansible"),
+                "-i",
+                "hosts.json",
+                "spark-0",
+                "-b",
+                "-m",
+                module,
+                "-a",
+                json.dumps(arguments),
+            ],
+            cwd=self.folder,
+            env={k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        result: dict[str, Any] = json.loads(done.stdout.partition(" => ")[2])
+        return result
 
     def lock(self, *ranks: int) -> None:
         """Let another run hold the lock of these ranks."""
@@ -200,28 +224,16 @@ def test_a_lock_is_released_where_the_history_cannot_tell_of_it(site: Site) -> N
 def test_only_a_lock_that_is_not_given_leaves_a_pair_untouched(site: Site, state: str, outcome: str | None) -> None:
     site.lock(0)
     root = site.folder / "spark-0" / "root"
-    asked = {"root": str(root), "state": state, "run": "mine", "phase": "start"}
-    done = subprocess.run(
-        [
-            PLAYBOOK.with_name("ansible"),
-            "-i",
-            "hosts.json",
-            "spark-0",
-            "-o",
-            "-m",
-            "spark_lock",
-            "-a",
-            json.dumps(asked),
-        ],
-        cwd=site.folder,
-        env={k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    told = json.loads(done.stdout[done.stdout.index("{") :])
-    assert "FAILED!" in done.stdout, done.stdout
+    told = site.ask("spark_lock", root=str(root), state=state, run="mine", phase="start")
     assert told["sparkpair_report"].get("outcome") == outcome
+
+
+@pytest.mark.parametrize(("run", "stopped"), [("mine", False), ("another", True), ("", True)])
+def test_what_was_started_since_the_lock_was_taken_away_is_not_stopped(site: Site, run: str, stopped: bool) -> None:
+    site.lock(0)
+    told = site.ask("spark_engine", root=str(site.folder / "spark-0" / "root"), state="stopped", run=run)
+    assert ("is not this run's any more, so nothing was stopped" in told.get("msg", "")) != stopped, told
+    assert site.running == [not stopped, True]
 
 
 def test_check_mode_stops_nothing(site: Site) -> None:

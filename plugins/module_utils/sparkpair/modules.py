@@ -173,6 +173,7 @@ def spark_engine() -> None:
             "root": ROOT,
             "state": {"choices": ["drained", "stopped", "settled", "watched"], "required": True},
             "grace": {"type": "int", "default": 60},
+            "run": {"type": "str", "default": ""},
             "metrics_url": {"type": "str"},
             "free_gib": {"type": "float", "default": 0.0},
             "share": {"type": "float", "default": 0.0},
@@ -202,6 +203,9 @@ def spark_engine() -> None:
             hold=params["hold"],
         )
         module.exit_json(changed=False, watch=diagnose.discreet(Path(params["root"]), seen.as_dict()))
+    held = lock.read(Path(params["root"]))
+    if params["run"] and not module.check_mode and held.holder.get("run") != params["run"]:
+        module.fail_json(msg=f"the lock is not this run's any more, so nothing was stopped: it is {held.text()}")
     try:
         stopped = engine.stop(run, params["grace"], dry=module.check_mode)
     except engine.EngineError as error:
