@@ -544,6 +544,27 @@ def test_bad_rank_variables(change: dict[str, Any], setting: str, words: str) ->
     assert problems[0].allowed
 
 
+@pytest.mark.parametrize("open_ranks", [(0,), (1,), (0, 1)])
+def test_a_gid_index_that_is_left_out_is_left_to_nccl(open_ranks: tuple[int, ...]) -> None:
+    hosts = {f"h{n}": host_variables(n) for n in (0, 1)}
+    for rank in open_ranks:
+        del hosts[f"h{rank}"]["spark_gid_index"]
+    ranks, problems = read_ranks(hosts, rdma=True)
+    assert not problems
+    made = build_plan(resolved(), ranks).to_json()
+    pins = [r["environment"].get("NCCL_IB_GID_INDEX") for r in made["ranks"]]
+    assert pins == [None if n in open_ranks else str(3 + n) for n in (0, 1)]
+    assert [r["environment"]["NCCL_IB_ROCE_VERSION_NUM"] for r in made["ranks"]] == ["2", "2"]
+    assert [r["gid_index"] is None for r in made["ranks"]] == [n in open_ranks for n in (0, 1)]
+    assert rank_differences(made) == []
+
+
+def test_another_variable_that_one_rank_lacks_is_still_a_difference() -> None:
+    made = plan()
+    del made["ranks"][1]["environment"]["NCCL_IB_HCA"]
+    assert len(rank_differences(made)) == 1
+
+
 def test_rdma_variables_are_not_read_without_rdma() -> None:
     hosts = {f"h{n}": {**host_variables(n), "spark_rdma_devices": "?", "spark_gid_index": "?"} for n in (0, 1)}
     assert not read_ranks(hosts, rdma=False)[1]

@@ -551,6 +551,7 @@ def test_dual_rail_second_device_at_another_index_names_the_device(tmp_path: Pat
         ("gid", "roceP2p1s0f1: row 3 is empty (all zero)"),
     ]
     assert "rocep1s0f1 has 3, roceP2p1s0f1 has 5" in found[0]["remedy"]
+    assert "leave spark_gid_index out" in found[0]["remedy"]
 
 
 def test_dual_rail_second_interface_without_an_address(tmp_path: Path) -> None:
@@ -947,7 +948,9 @@ def test_discovery_leaves_the_index_open_when_no_index_fits_all_devices(tmp_path
     spark.devices["roceP2p1s0f1"] = Rdma.of("enP2p1s0f1np1", "198.51.100.1", first=4, node="uverbs1")
     found = discover(spark.build(tmp_path))
     assert found["host_vars"]["spark_gid_index"] is None
-    assert "no GID index fits all" in "\n".join(proposal_lines("spark-0", found))
+    lines = "\n".join(proposal_lines("spark-0", found))
+    assert "no GID index fits all of these devices: without spark_gid_index NCCL picks" in lines
+    assert "\nspark_gid_index" not in lines
 
 
 def test_discovery_without_a_cable_offers_nothing(tmp_path: Path) -> None:

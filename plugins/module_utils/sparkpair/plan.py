@@ -46,6 +46,7 @@ OTHER_CAPTURE_SIZES = (1, 2, 3, 4, 6, 8, 12)
 MIN_RANKS = 2
 SCHEDULE_ENTRY_ITEMS = 3
 
+GID_VARIABLE = "NCCL_IB_GID_INDEX"
 RANK_ENVIRONMENT = frozenset(
     {
         "VLLM_HOST_IP",
@@ -54,7 +55,7 @@ RANK_ENVIRONMENT = frozenset(
         "TP_SOCKET_IFNAME",
         "UCX_NET_DEVICES",
         "NCCL_IB_HCA",
-        "NCCL_IB_GID_INDEX",
+        GID_VARIABLE,
     }
 )
 """Environment variables in which ranks may differ: host address, interface, HCA, GID index."""
@@ -215,8 +216,9 @@ def _devices(value: object) -> tuple[str, ...]:
 def read_ranks(hosts: Mapping[str, Mapping[str, Any]], *, rdma: bool) -> tuple[list[RankInput], list[Problem]]:
     """Read the ranks from inventory variables (``RANK_VARIABLES``) by host name.
 
-    Device names and GID index are read with ``rdma`` only. Returns the ranks that could be read, in rank order, and all
-    problems: a missing or malformed variable, a gap or duplicate among rank numbers, a shared address.
+    Device names and GID index are read with ``rdma`` only, and the index may be left out: NCCL then picks the row
+    itself. Returns the ranks that could be read, in rank order, and all problems: a missing or malformed variable, a
+    gap or duplicate among rank numbers, a shared address.
     """
     problems: list[Problem] = []
     readers: dict[str, tuple[Any, str]] = {
@@ -234,6 +236,9 @@ def read_ranks(hosts: Mapping[str, Mapping[str, Any]], *, rdma: bool) -> tuple[l
         values: dict[str, Any] = {}
         for name, (parse, allowed) in readers.items():
             raw = variables.get(name, DEFAULT_CACHE_DIR if name == "spark_cache_dir" else None)
+            if raw is None and name == "spark_gid_index":
+                values[name] = None
+                continue
             if raw is None:
                 problems.append(Problem(name, "nothing", f"inventory (host {host})", allowed, "is not set"))
                 continue
@@ -592,7 +597,8 @@ def rank_environment(settings: Settings, rank: RankInput) -> dict[str, str]:
         }
     if gpu and settings.rdma:
         env |= {
-            "NCCL_IB_GID_INDEX": str(rank.gid_index),
+            # Without a pin NCCL (2.21 and later) takes the row of an IPv4 address and this RoCE version.
+            **({} if rank.gid_index is None else {GID_VARIABLE: str(rank.gid_index)}),
             "NCCL_IB_HCA": ",".join(rank.rdma_devices),
             "NCCL_IB_MERGE_NICS": "0",
             "NCCL_IB_ROCE_VERSION_NUM": "2",
@@ -910,7 +916,9 @@ def rank_differences(plan: Mapping[str, Any]) -> list[str]:
         name = f"rank {rank['rank']}"
         mine, theirs = rank["environment"], head["environment"]
         for key in sorted({*mine, *theirs}):
-            if (key in mine) != (key in theirs) or (key not in RANK_ENVIRONMENT and mine[key] != theirs[key]):
+            # One rank may pin its row of the GID table, and another leave it to NCCL.
+            lacks = key != GID_VARIABLE and (key in mine) != (key in theirs)
+            if lacks or (key not in RANK_ENVIRONMENT and mine[key] != theirs[key]):
                 found.append(f"{name}: environment {key} is {mine.get(key)!r}, the head has {theirs.get(key)!r}")
         if plan["executor"] == "ray":
             if rank["arguments"]:

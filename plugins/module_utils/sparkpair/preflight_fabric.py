@@ -224,6 +224,7 @@ def rdma(ctx: Context) -> Iterator[Finding]:
 def gid(ctx: Context) -> Iterator[Finding]:
     """Each device has a RoCE v2 row for its own IPv4 address, and a pinned index points at it.
 
+    Without a pin NCCL picks that row itself, so that one must be there is all that is asked.
     An empty row passes silently until ibv_modify_qp fails with errno 61 about a minute into a start.
     """
     if not ctx.rdma:
@@ -272,7 +273,10 @@ def _gid_remedy(right: dict[str, list[int]], device: str) -> str:
     if common:
         return f"set spark_gid_index: {min(common)}"
     table = ", ".join(f"{d} has {rows[0] if rows else 'none'}" for d, rows in right.items())
-    return f"no index fits all devices ({table}): unbind and bind mlx5_core on them, or list one device only"
+    return (
+        f"no index fits all devices ({table}): leave spark_gid_index out, so that NCCL picks the row of each, "
+        "or unbind and bind mlx5_core on them, or list one device only"
+    )
 
 
 def names(ctx: Context) -> Iterator[Finding]:

@@ -254,7 +254,7 @@ def proposal_lines(host: str, proposal: Mapping[str, Any]) -> list[str]:
     lines += [f"spark_fabric_address: {variables['spark_fabric_address']}"]
     lines += [f"spark_rdma_devices: [{', '.join(variables['spark_rdma_devices'])}]"]
     if variables["spark_gid_index"] is None:
-        lines.append("# no GID index fits all of these devices; list one device, or rebind mlx5_core on them")
+        lines.append("# no GID index fits all of these devices: without spark_gid_index NCCL picks the row of each")
     else:
         lines.append(f"spark_gid_index: {variables['spark_gid_index']}")
     return lines + [

@@ -47,7 +47,11 @@ RANK_HELP = {
     "spark_fabric_address": "IPv4 address of this Spark on the fabric.",
     "spark_fabric_interface": "Network interface with that address, such as `enp1s0f1np1`.",
     "spark_rdma_devices": "RDMA devices of this Spark: a list, or text with commas. Only with `rdma` and `gpus: all`.",
-    "spark_gid_index": "Index of the RoCE v2 entry of the fabric address. Only with `rdma` and `gpus: all`.",
+    "spark_gid_index": (
+        "Index of the RoCE v2 entry of the fabric address. Only with `rdma` and `gpus: all`. "
+        "Left out: NCCL 2.21 or later picks an entry by address family and type, and preflight checks that there is "
+        "one."
+    ),
     "spark_hf_home": "Hugging Face cache on this Spark; mounted read-only.",
     "spark_cache_dir": "Folder for compile caches (default `/var/cache/sparkpair`).",
 }
