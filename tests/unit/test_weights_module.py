@@ -219,6 +219,23 @@ def test_a_truncated_file_of_the_head_is_downloaded_anew(head: Rank) -> None:
     assert contents(head.snapshot) == FILES
 
 
+def test_swapped_links_of_the_head_are_made_anew_and_nothing_is_downloaded(head: Rank) -> None:
+    """The library takes a link that is there for right, so the run ended with: no progress."""
+    with Hub("owner/target", REVISION, FILES) as hub:
+        given = {"source": "hub", "environment": {"HF_ENDPOINT": hub.url}}
+        head.call(**given)
+        assert head.call("downloaded", **given)["weights"][0]["complete"] is True
+        one, two = head.snapshot / SHARD, head.snapshot / SHARD.replace("00001-", "00002-")
+        aside = one.rename(head.snapshot / "aside")
+        two.rename(one)
+        aside.rename(two)
+        assert head.call(**given)["weights"][0]["unlinked"] == 2
+        hub.seen.clear()
+        assert head.call("downloaded", **given)["weights"][0]["complete"] is True
+        assert hub.downloads() == []
+    assert contents(head.snapshot) == FILES
+
+
 def test_a_finished_download_that_nobody_awaited_is_cleared_away(head: Rank) -> None:
     with Hub("owner/target", REVISION, FILES) as hub:
         given = {"source": "hub", "environment": {"HF_ENDPOINT": hub.url}}

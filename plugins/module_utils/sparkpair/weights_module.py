@@ -270,7 +270,11 @@ class Rank:
         Only before a download begins, and by a look of that moment: a running one brings files meanwhile.
         """
         assert state.manifest is not None  # noqa: S101 - else nothing is known to be wrong
-        for entry, _ in survey(self.cache, state.model, state.manifest, self.hashes).bring:
+        found = survey(self.cache, state.model, state.manifest, self.hashes)
+        for entry in found.link:
+            # Its content is there; the library makes the link where there is none.
+            (self.cache.snapshot(state.model) / entry.path).unlink(missing_ok=True)
+        for entry, _ in found.bring:
             path = self.cache.snapshot(state.model) / entry.path
             real = path.resolve()
             if real.is_relative_to(self.cache.repository(state.model).resolve()):
