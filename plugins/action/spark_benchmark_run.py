@@ -24,7 +24,7 @@ KEPT = ("release", "spec_method", "dflash_tokens", "verify_tokens", "structured_
 
 
 ARGUMENTS = {
-    "state": {"choices": ["opened", "noted", "restored", "closed"], "required": True},
+    "state": {"choices": ["opened", "noted", "failed", "restored", "closed"], "required": True},
     "reports": {"type": "path", "required": True},
     "run": {"type": "str"},
     "arms": {"type": "raw"},
@@ -41,6 +41,7 @@ ARGUMENTS = {
     "arm": {"type": "str"},
     "workload": {"type": "str"},
     "temperatures": {"type": "str"},
+    "left": {"type": "str"},
 }
 
 
@@ -82,8 +83,10 @@ class ActionModule(ActionBase):
         found = load(folder / FILE)
         if args["state"] == "noted":
             found.arm(args["arm"]).measured[args["workload"]].temperatures = self._temperatures(args, variables)
+        if args["state"] == "failed":
+            found.messages += self._failures(variables)
         if args["state"] == "restored":
-            found.restored = True
+            found.restored, found.left = True, args.get("left") or None
         if args["state"] == "closed":
             return result | self._close(found, folder)
         found.save(folder)
@@ -117,12 +120,16 @@ class ActionModule(ActionBase):
             before=before,
         )
         opened = bench_runs.open_run(reports, fresh, str(args["resume"]).lower())
+        for path in bench_runs.damaged(reports):
+            display.warning(f"{path} cannot be read and is passed over; newer runs are whole")
         if opened.deploys and opened.before.serving and opened.before.release is None:
             raise RefusedError(
                 "the release that serves was not accepted and complete on every rank, so it could not be put back; "
                 "deploy or roll back first"
             )
         if not self._task.check_mode:
+            if opened.id != fresh.id:
+                opened.resumed.append(fresh.started)
             bench_runs.begin(reports, opened)
         calls = calls_left(Situation(first, {}), opened)
         begun = "goes on" if opened.id != fresh.id else "begins"
@@ -163,6 +170,16 @@ class ActionModule(ActionBase):
                 Temperature(host=host, sensor=hottest.get("sensor"), celsius=hottest.get("celsius"), missing=missing)
             )
         return made
+
+    def _failures(self, variables: dict[str, Any]) -> list[str]:
+        """Why every rank's last task failed, once each: the first line, as the report of the verb has it."""
+        said = []
+        for host in plain(variables["ansible_play_hosts_all"]):
+            why = plain(variables["hostvars"][host].get("ansible_failed_result") or {}).get("msg")
+            lines_of = str(why or "").strip().splitlines()
+            if lines_of and lines_of[0] not in said:
+                said.append(lines_of[0])
+        return [f"{_stamp()}: ended by a failure: {one}" for one in said]
 
     def _close(self, found: Results, folder: Path) -> dict[str, Any]:
         found.finished = _stamp()

@@ -12,10 +12,11 @@ description:
 options:
   state:
     description:
-      - C(opened) begins or continues a run. C(noted) adds temperatures to a workload. C(restored) notes that what
-        served before serves again. C(closed) writes C(report.html) and C(report.md).
+      - C(opened) begins or continues a run. C(noted) adds temperatures to a workload. C(failed) adds why
+        the ranks' last task failed. C(restored) notes that what served before serves again. C(closed) writes
+        C(report.html) and C(report.md).
     type: str
-    choices: [opened, noted, restored, closed]
+    choices: [opened, noted, failed, restored, closed]
     required: true
   reports:
     description: Folder of reports on the controller.
@@ -75,6 +76,9 @@ options:
     type: str
   temperatures:
     description: Name of the variable in which every host registered M(spark_sensors), for C(noted).
+    type: str
+  left:
+    description: Release of another run that serves now and was left as it is, for C(restored).
     type: str
 attributes:
   action:

@@ -213,6 +213,10 @@ def test_bracket_interrupted_then_failed_then_complete(site: Site) -> None:
     assert (second["id"], second["status"], second["restored"]) == (first["id"], "unfinished", True)
     assert [a["measured"] for a in second["arms"]] == [a["measured"] for a in first["arms"]]
     assert "is not finished (not measured: B); the same command continues it" in failed.stdout
+    # Regression: the reason was nowhere in the report.
+    assert second["messages"][-1].endswith("ended by a failure: the rollout is broken")
+    (page,) = (site.folder / "reports/benchmark/runs").glob("*/report.html")
+    assert "the rollout is broken" in page.read_text(encoding="utf-8")
 
     done = site.run(*bracket)
     assert done.returncode == 0, done.stdout
@@ -221,6 +225,10 @@ def test_bracket_interrupted_then_failed_then_complete(site: Site) -> None:
     assert (third["id"], third["status"], third["restored"]) == (first["id"], "complete", True)
     assert [sorted(a["measured"]) for a in third["arms"]] == [["count"]] * 2
     assert third["procedure_only"] is True
+    # Taken up by the try that was refused, the one that failed, and the last.
+    assert len(third["resumed"]) == 3
+    assert third["left"] is None
+    assert all(arm["started"] <= arm["finished"] for arm in third["arms"])
     assert "arm B 7/3 (2/2), count 1-200 (1/1), run 1/1: " in done.stdout
     assert "less than a minute left" in done.stdout
     folder = site.folder / "reports/benchmark/runs" / third["id"]
@@ -311,6 +319,8 @@ def test_a_release_that_another_controller_rolled_out_in_between_stays(site: Sit
     assert site.log == ["rollout A1 7 staged=True"]
     assert "no arm changed the pair last" in done.stdout
     assert site.results()["restored"] is True
+    # Regression: the report said "restored".
+    assert site.results()["left"] == site.plan["release"]
     assert not (site.folder / "lock").exists()
 
 

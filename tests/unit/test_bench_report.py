@@ -108,7 +108,8 @@ def test_page_shows_every_plot_table_and_attempt(html: str) -> None:
         "sha256 d14c2e22623212c4c2749689f6ecb601d15872a7f350f0b8fbb6c277a8565490",
         "proposal 7, verify 3",
         "proposal 3, verify 3",
-        "spark-0 65 °C; spark-1: no reading, no sensor: nvidia-smi: not found",
+        "spark-0 65 °C; spark-1: no sensor",
+        "No temperature of spark-1: no sensor: nvidia-smi: not found",
         "restored",
     ):
         assert words in page.text, words
@@ -284,7 +285,7 @@ def test_figures_without_a_control_were_called_inconclusive() -> None:
         assert advice(found, lines(found)).sentence == "Measured only; nothing was compared."
         text = bench_report.markdown(found)
         assert f"| workload | {label} " in text
-        for words in ("vs control", "drift |", "nconclusive:", "Stock stays"):
+        for words in ("vs control", "| drift |", "nconclusive:", "Stock stays"):
             assert words not in text, words
     assert "| drift |" in bench_report.markdown(fixed({"count": {"A1": 10.0, "A2": 10.0}}, arms="stock,stock"))
 
@@ -364,7 +365,7 @@ def test_temperatures_take_the_hottest_and_state_a_missing_sensor() -> None:
             Temperature(host="spark-0", sensor="gpu 0", celsius=celsius),
             Temperature(host="spark-1", sensor=None, celsius=None, missing="no sensor"),
         ]
-    assert temperature(arm) == "spark-0 65 °C; spark-1: no reading, no sensor"
+    assert temperature(arm) == "spark-0 65 °C; spark-1: no sensor"
 
 
 # --- results.json -----------------------------------------------------------------------------------------------------

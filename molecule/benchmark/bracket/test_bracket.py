@@ -99,7 +99,7 @@ def test_what_serves_is_measured_without_a_change(sparks: list[Any], verb: Calla
     found = json.loads(Path(run.result["benchmark"]["results"]).read_text())
     assert (found["status"], [a["spec"] for a in found["arms"]]) == ("complete", ["current"])
     assert drafted(found["arms"][0], "count") == pytest.approx(1.0, abs=0.005)
-    assert "no control arm" in Path(run.result["benchmark"]["markdown"]).read_text()
+    assert "Measured only; nothing was compared." in Path(run.result["benchmark"]["markdown"]).read_text()
     assert [(engine(s)["State"]["StartedAt"], tree(s)) for s in sparks] == before
 
 

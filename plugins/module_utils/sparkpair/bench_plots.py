@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import matplotlib as mpl
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from .bench_results import Results
-from .bench_summary import Line, drafts_of, heading, ttft
+from .bench_summary import Line, arm_sample, drafts_of, heading, ttft
 
 WIDTH = 3.9
 ROW = 0.2
@@ -198,10 +199,10 @@ def drifting(results: Results) -> Plot | None:
 
     def draw(axes: Axes) -> None:
         for number, work in enumerate(works):
-            runs = [[r.decode for r in a.measured[work.name].runs if r.decode] for a in controls]
+            runs = [arm_sample(a, work).rates for a in controls]
             if not all(runs):
                 continue
-            base = sorted(runs[0])[len(runs[0]) // 2]
+            base = median(runs[0])
             offset = (number - (len(works) - 1) / 2) * 0.09
             colour = ARM_COLOURS[number % len(ARM_COLOURS)]
             # The marks move on by one when the colours begin again, so that no two workloads look alike.
@@ -225,7 +226,7 @@ def drifting(results: Results) -> Plot | None:
         # One column: two of them cut the longer titles.
         axes.figure.legend(loc="outside lower left", frameon=False, handlelength=1)
 
-    says = "Every run of the controls against the median of the first. Dashed: the bound for the drift of the medians."
+    says = "Every good run of the controls against the median of the first. Dashed: the bound for the drift."
     return Plot("Drift of the controls", says, _svg("drift", 3.0 + 0.18 * len(works), draw))
 
 
@@ -239,10 +240,11 @@ def latency(results: Results) -> Plot | None:
 
     def draw(axes: Axes) -> None:
         _bars(axes, [_wrapped(w.title) for w in works], series, _colours(results))
-        axes.set_xlabel("seconds to the first token, median")
+        axes.set_xlabel("seconds to the first token, prompt cached, median")
         _legend(axes, len(series))
 
-    says = "Median time to the first token, one request at a time."
+    says = "Median time to the first token, one request at a time. "
+    says += "Prompt cached by the warm-up" + (", except where it has a nonce." if any(w.nonce for w in works) else ".")
     return Plot("First token", says, _svg("latency", 0.9 + len(works) * (0.2 + ROW * 0.8 * len(series)), draw))
 
 

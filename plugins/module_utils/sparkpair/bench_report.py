@@ -21,6 +21,7 @@ from .bench_summary import (
     Drafts,
     Line,
     advice,
+    arm_sample,
     attempt_fault,
     by_class,
     comparing,
@@ -30,6 +31,7 @@ from .bench_summary import (
     incomplete,
     lines,
     outputs,
+    sensors_missing,
     temperature,
     ttft,
 )
@@ -104,7 +106,87 @@ def settings_of(arm: ArmResult) -> str:
     if plan["spec_method"] != "dflash":
         return f"{plan['spec_method']}, {plan['expected_width']} per step"
     verified = plan["verify_tokens"] or plan["dflash_tokens"]
-    return f"proposal {plan['dflash_tokens']}, verify {verified}"
+    # With the full width there is nothing that batches with a guided request could keep.
+    guided = f", structured_width {plan['structured_width']}" if plan["verify_tokens"] else ""
+    return f"proposal {plan['dflash_tokens']}, verify {verified}{guided}"
+
+
+def times_of(arm: ArmResult) -> str:
+    """When the arm was measured."""
+    return f"{arm.started} to {arm.finished or 'now'}" if arm.started else "not on record"
+
+
+def served(results: Results) -> str:
+    """What served before the first arm, and what came of it."""
+    before = results.before
+    said = (before.release or "no accepted release") + ("" if before.serving else " (not serving)")
+    if not results.deploys:
+        return said
+    if not results.restored:
+        return f"{said}, not put back yet"
+    if results.left:
+        return f"{said}; left as it is, release {results.left} by another run"
+    return f"{said}, {'restored' if before.serving else 'stopped again'}"
+
+
+def ends_of_text(results: Results) -> str:
+    """What became of answers whose text ends early."""
+    if not results.ignore_eos:
+        return "kept; an answer that ends early makes its comparison inconclusive"
+    guided = [w.title for w in results.workloads if w.guide is not None]
+    return "ignored, so that every answer has its length" + (f"; kept for {', '.join(guided)}" if guided else "")
+
+
+def facts(results: Results) -> list[list[str]]:
+    """What was measured, where and when, as pairs."""
+    made = [
+        ["model", f"{results.model} at {results.endpoint}"],
+        ["ranks", ", ".join(results.ranks)],
+        ["engine image", results.image],
+        ["max_num_seqs", f"{results.max_num_seqs} requests decoded at once"],
+        ["measured", f"{results.started} to {results.finished or 'now'}"],
+    ]
+    if results.resumed:
+        made.append(["interrupted", f"and went on at {', '.join(results.resumed)}"])
+    return [
+        *made,
+        ["bound for the drift", f"{results.drift_bound * 100:g} %"],
+        ["ends of text", ends_of_text(results)],
+        ["served before", served(results)],
+    ]
+
+
+def cached(work: Workload) -> str:
+    """What the time to the first token of a workload means."""
+    return "" if work.nonce else "the prompt is cached by the warm-up, so the first token comes without its prefill"
+
+
+def intervals(results: Results, rows: list[Line]) -> list[list[str]]:
+    """One row per comparison and arm: median, its interval, change, its interval, verdict, and every single rate."""
+    made = []
+    for line in rows:
+        number = int(line.key.removeprefix(f"{line.work.name}-")) if line.work.kind == "concurrent" else None
+        for arm in results.arms:
+            found, change = line.compared.medians.get(arm.id), line.compared.changes.get(arm.id)
+            if found is None:
+                continue
+            rates = arm_sample(arm, line.work, number).rates
+            made.append(
+                [
+                    line.title,
+                    heading(arm),
+                    f"{found.value:.4f}",
+                    span(found),
+                    percent(change.value) if change else "control" if arm.control else NONE,
+                    f"{percent(change.low)} to {percent(change.high)}" if change else "",
+                    line.compared.verdict(arm.id) if change else "",
+                    ", ".join(f"{one:.2f}" for one in rates),
+                ]
+            )
+    return made
+
+
+INTERVALS = ["workload", "arm", "median", "95 % interval", "change", "95 % interval", "verdict", "runs"]
 
 
 def attempt_row(attempt: Attempt, tokens: int) -> list[str]:
@@ -140,7 +222,7 @@ def workload_rows(results: Results, work: Workload) -> list[list[str]]:
             continue
         seconds = ttft(arm, work)
         gaps = [r.pieces_ms for r in measured.runs if r.pieces_ms]
-        pieces = f"{median(g[0] for g in gaps):.1f} / {max(g[1] for g in gaps):.1f} ms" if gaps else NONE
+        pieces = f"{median(g[0] for g in gaps):.1f} / {median(g[1] for g in gaps):.1f} ms" if gaps else NONE
         ends = sorted({f"{r.tokens} {r.finish_reason}" for r in measured.runs})
         hashes = sorted({r.output_sha256[:8] for r in measured.runs if not fault_of(r, work.tokens)})
         made.append(
@@ -186,10 +268,15 @@ def content(results: Results) -> dict[str, Any]:
             if w.name in arm.measured
             for n, attempt in enumerate(arm.measured[w.name].attempts, 1)
         ],
-        "arms": [[heading(a), settings_of(a), str(a.plan["release"]), temperature(a)] for a in results.arms],
-        "span": span,
-        "heading": heading,
-        "percent": percent,
+        "arms_head": ["arm", "settings", "release", "measured", "temperature after workloads"],
+        "arms": [
+            [heading(a), settings_of(a), str(a.plan["release"]), times_of(a), temperature(a)] for a in results.arms
+        ],
+        "sensors": sensors_missing(results),
+        "facts": facts(results),
+        "cached": cached,
+        "intervals_head": INTERVALS,
+        "intervals": intervals(results, rows),
     }
 
 
@@ -208,7 +295,10 @@ def markdown(results: Results) -> str:
         "",
     ]
     parts += ["Median decode tokens per second:", "", pipe_table(page["header"], page["body"]), ""]
-    for title, found in ((f"{page['reasons_title']}:", page["reasons"]), ("Not complete:", page["incomplete"])):
+    for title, found in (
+        (f"{page['reasons_title']}:", page["reasons"]),
+        ("To know:", page["incomplete"] + results.messages),
+    ):
         if found:
             parts += [title, "", *(f"- {one}" for one in found), ""]
     drafted = [[work.title, row[0], *row[3:7]] for work, table, _ in page["singles"] for row in table if row[3] != NONE]
@@ -225,10 +315,26 @@ def markdown(results: Results) -> str:
             MIXED_NOTE,
             "",
         ]
-    parts += [pipe_table(["arm", "settings", "release", "temperature after workloads"], page["arms"]), ""]
+    if page["intervals"]:
+        parts += ["Every median with its interval, and the runs:", "", pipe_table(INTERVALS, page["intervals"]), ""]
+    parts += [pipe_table(page["arms_head"], page["arms"]), "", *(f"- {one}" for one in page["sensors"]), ""]
+    ends = [[w.title, row[0], row[1], row[7]] for w, table, _ in page["singles"] for row in table]
+    if ends:
+        head = [
+            "workload",
+            "arm",
+            "first token (prompt cached by the warm-up, unless it has a nonce)",
+            "tokens and finish",
+        ]
+        parts += [pipe_table(head, ends), ""]
+    parts += [pipe_table(["", ""], page["facts"]), ""]
     parts += [f"- {work.title}: {said}" for work, _, said in page["singles"] if said]
-    prompts = [[w.title, w.file, w.sha256] for w in results.workloads]
-    parts += ["", PROTOCOL, "", pipe_table(["workload", "prompt", "sha256"], prompts)]
+    prompts = [
+        [w.title, str(w.tokens), str(w.runs), f"{w.temperature:g}", f"{w.top_p:g}", w.file, w.sha256]
+        for w in results.workloads
+    ]
+    head = ["workload", "tokens", "runs", "temperature", "top-p", "prompt", "sha256"]
+    parts += ["", PROTOCOL, "", pipe_table(head, prompts)]
     return "\n".join(parts).rstrip() + "\n"
 
 

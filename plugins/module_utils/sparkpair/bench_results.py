@@ -103,13 +103,18 @@ class Measured(_Part):
 
 
 class ArmResult(_Part):
-    """One arm: its label, what was asked for, what was planned, and what was measured by workload."""
+    """One arm: its label, what was asked for, what was planned, and what was measured by workload.
+
+    ``started`` and ``finished`` are when its first measurement began and its last one ended, in UTC.
+    """
 
     id: str
     spec: str
     control: bool
     plan: dict[str, Any]
     measured: dict[str, Measured] = {}
+    started: str | None = None
+    finished: str | None = None
 
 
 class Before(_Part):
@@ -122,7 +127,9 @@ class Before(_Part):
 class Results(_Part):
     """A whole benchmark. ``restored`` is False from the first arm that is deployed until what served before does again.
 
-    ``procedure_only`` marks a pair without GPUs, whose figures prove the procedure and no speed.
+    ``left`` is the release of another run that was found serving at the end and stayed. ``resumed`` are the times at
+    which an interrupted run went on. ``procedure_only`` marks a pair without GPUs, whose figures prove the procedure
+    and no speed.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -142,6 +149,8 @@ class Results(_Part):
     arms: list[ArmResult]
     before: Before
     restored: bool = True
+    left: str | None = None
+    resumed: list[str] = []
     messages: list[str] = []
 
     @property

@@ -23,15 +23,34 @@ def path_of(reports: Path, run_id: str) -> Path:
 
 
 def unfinished(reports: Path) -> Results | None:
-    """The newest run that was neither finished nor abandoned. Raises RefusedError when a results file is damaged."""
+    """The newest run that was neither finished nor abandoned.
+
+    A damaged file is passed over when a newer run can be read: that one could only begin once the older one needed
+    nothing any more. Raises RefusedError when the newest file is damaged, since it may know what is to be put back.
+    """
+    readable = False
     for path in sorted(folder(reports).glob(f"*/{FILE}"), reverse=True):
         try:
             found = load(path)
         except (OSError, ValueError) as error:
+            if readable:
+                continue
             raise RefusedError(f"{path}: cannot be read ({error}); move its folder away to go on without it") from error
+        readable = True
         if found.status == "unfinished":
             return found
     return None
+
+
+def damaged(reports: Path) -> list[Path]:
+    """Results files that cannot be read."""
+    made = []
+    for path in sorted(folder(reports).glob(f"*/{FILE}")):
+        try:
+            load(path)
+        except (OSError, ValueError):
+            made.append(path)
+    return made
 
 
 def open_run(reports: Path, fresh: Results, resume: str) -> Results:

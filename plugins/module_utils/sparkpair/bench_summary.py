@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from .bench_results import ArmResult, Attempt, Burst, Counted, Measured, Results, Run
 from .bench_statistics import LEAST_AT_ONCE, LEAST_RUNS, Advice, Compared, Sample, compare, recommend, verdicts
@@ -279,16 +278,23 @@ def outputs(results: Results, work: Workload) -> str:
 
 def temperature(arm: ArmResult) -> str:
     """Hottest reading of each rank over the arm's workloads, or that there is no sensor."""
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[float]] = {}
     for measured in arm.measured.values():
         for one in measured.temperatures:
-            found.setdefault(one.host, []).append(one)
-    parts = []
-    for host, readings in found.items():
-        known = [r for r in readings if r.celsius is not None]
-        hottest = max(known, key=lambda r: r.celsius, default=None)
-        parts.append(f"{host} {hottest.celsius:.0f} °C" if hottest else f"{host}: no reading, {readings[0].missing}")
+            found.setdefault(one.host, []).extend([] if one.celsius is None else [one.celsius])
+    parts = [f"{host} {max(known):.0f} °C" if known else f"{host}: no sensor" for host, known in found.items()]
     return "; ".join(parts) or "not read"
+
+
+def sensors_missing(results: Results) -> list[str]:
+    """Why ranks gave no temperature, each reason once, with the ranks."""
+    found: dict[str, list[str]] = {}
+    for arm in results.arms:
+        for measured in arm.measured.values():
+            for one in measured.temperatures:
+                if one.missing and one.host not in found.setdefault(one.missing, []):
+                    found[one.missing].append(one.host)
+    return [f"No temperature of {', '.join(hosts)}: {why}" for why, hosts in found.items()]
 
 
 def incomplete(results: Results) -> list[str]:
