@@ -357,6 +357,26 @@ def test_acceptance_sends_more_until_it_has_enough_steps() -> None:
     assert 0 < seen.figures["first_draft_acceptance"] < 1
 
 
+def test_too_few_steps_after_the_last_round_fail() -> None:
+    """It does not ask for ever, and what it counted is no evidence."""
+    situation, answers = Situation(plan(), {}), width_answers(99, 297, [50, 40, 30, 0, 0, 0, 0])
+    before, after = answers
+    for turn in (1, 2, 3):
+        assert gates.more(BY_NAME["acceptance"], situation, [before, *[after] * turn])
+    assert gates.more(BY_NAME["acceptance"], situation, [before, *[after] * 4]) == []
+    assert not BY_NAME["acceptance"].judge(situation, [before, *[after] * 4]).ok
+    enough = width_answers(100, 300, [50, 40, 30, 0, 0, 0, 0])
+    assert gates.more(BY_NAME["acceptance"], situation, enough) == []
+    assert BY_NAME["acceptance"].judge(situation, enough).ok
+
+
+@pytest.mark.parametrize(("first", "ok"), [(9, False), (10, True), (999, True), (1000, False)])
+def test_share_of_the_first_draft_has_both_ends(first: int, ok: bool) -> None:
+    answers = width_answers(1000, 3000, [first, 0, 0, 0, 0, 0, 0])
+    seen = BY_NAME["acceptance"].judge(Situation(plan(), {}), answers)
+    assert seen.ok is ok, seen
+
+
 # --- warm-up ----------------------------------------------------------------------------------------------------------
 
 
@@ -542,6 +562,14 @@ def test_ray_is_left_out_with_another_executor() -> None:
 def test_order_is_fixed_and_cheap_gates_come_first() -> None:
     names = [gate.name for gate, _ in choose(["json", "health", "ranks"])]
     assert names == ["ranks", "health", "json"]
+
+
+@pytest.mark.parametrize("gate", ["temperature", "memory", "kernel"])
+def test_gate_of_the_second_round_is_refused_in_the_first(gate: str) -> None:
+    """It would pass with "not read", since nothing is read before the traffic."""
+    with pytest.raises(RefusedChoiceError, match=f"{gate} cannot be asked for by also"):
+        choose(also=["soak", gate])
+    assert [g.name for g, _ in choose(only=[gate])] == [gate]
 
 
 def test_skipped_gate_stays_with_its_reason() -> None:
