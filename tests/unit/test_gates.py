@@ -11,6 +11,7 @@ from sparkpair import gates, traffic, warmup
 from sparkpair.gates import GATES, RefusedChoiceError, Seen, Situation, choose
 from sparkpair.gates_drafts import degenerate
 from sparkpair.gates_guided import exact_count, tool_call
+from sparkpair.gates_host import pool_basis
 
 from tests.planning import plan as make_plan
 from tests.standin.engine import FAULTS, Engine
@@ -94,16 +95,24 @@ FIRES = [
     ("acceptance", "always_accepted", "100.0% of"),
     ("acceptance", "no_positions", "per_pos_total"),
     ("acceptance", "frozen_metrics", "no step"),
+    ("kv_pool", "small_pool", "32768 tokens; the largest of the last 1 acceptances: 65536"),
+    ("kv_pool", "no_pool", "and told 65536 tokens at the last acceptance"),
     ("soak", "unhealthy", "health-0: status 503"),
     ("soak", "error_500", "text-0: status 500"),
     ("soak", "no_tokens", "no tokens from text-0, text-1"),
 ]
 
 
+def accepted_before(made: dict[str, Any]) -> Situation:
+    """A pair that was accepted with these settings and the pool of a sound stand-in."""
+    basis, figures = pool_basis(made["settings"]), {"kv_pool_tokens": 65_536.0}
+    return Situation(made, {}, [{"outcome": "accepted", "memory_settings": basis, "figures": figures}])
+
+
 @pytest.mark.parametrize(("gate", "fault", "says"), FIRES)
 def test_gate_fires(gate: str, fault: str, says: str) -> None:
     with Engine(fault, **sound()) as engine:
-        seen = run(gate, engine, Situation(plan(glm53_mixed_prefill_chunk="off"), {}))
+        seen = run(gate, engine, accepted_before(plan(glm53_mixed_prefill_chunk="off")))
     assert not seen.ok
     assert says in seen.seen
     assert seen.wanted
@@ -132,7 +141,7 @@ def test_requests_that_the_engine_holds_back_must_be_right_all_the_same(gate: st
 @pytest.mark.parametrize("gate", sorted({gate for gate, _, _ in FIRES}))
 def test_sound_engine_passes(gate: str) -> None:
     with Engine(**sound()) as engine:
-        seen = run(gate, engine, Situation(plan(), {}))
+        seen = run(gate, engine, accepted_before(plan()))
     assert seen.ok, seen
 
 
@@ -148,7 +157,7 @@ def test_every_fault_of_the_stand_in_is_used() -> None:
 
 def test_every_gate_is_proved_to_fire() -> None:
     elsewhere = {"ranks", "parity", "stock", "ray", "auth", "thinking", "quality"}
-    elsewhere |= {"temperature", "memory", "kernel", "kv_pool"}  # test_gates_host.py
+    elsewhere |= {"temperature", "memory", "kernel"}  # test_gates_host.py
     assert {gate for gate, _, _ in FIRES} | elsewhere == set(BY_NAME)
 
 
