@@ -82,6 +82,7 @@ class ActionModule(ActionBase):
                     "failed": True,
                     "msg": message,
                     "gates": done,
+                    "figures": figures,
                     **figures,
                     "sparkpair_report": {"gates": done, "messages": [message], **figures},
                 }

@@ -47,6 +47,8 @@ FAULTS = {
     "no_positions": "the counters per position are missing",
     "frozen_metrics": "the counters never move",
     "counters_reset": "counters start again between two readings",
+    "small_pool": "the KV pool has half of its blocks",
+    "no_pool": "the size of the KV pool is not told",
     "open_api": "a request without the key is answered",
     "closed_api": "a request with the key is refused",
     "closed_health": "health asks for the key",
@@ -60,6 +62,7 @@ FAULTS = {
 }
 PHRASE = ("a", "lamp", "burns", "over", "the", "quiet", "sea", "and", "ships", "find", "their", "way", "home")
 PROMPT_FLOOR = 12
+BLOCK, BLOCKS = 16, 4096
 SERIAL_GAP = 0.2
 SIMPLE = {"integer": 1, "number": 1.5, "boolean": True}
 
@@ -191,6 +194,9 @@ class Engine:
         b, c = self.behaviour, self.counters
         lines = ["# HELP vllm:num_requests_running Number of requests.", "# TYPE vllm:num_requests_running gauge"]
         lines.append(f'vllm:num_requests_running{{engine="0",model_name="{b.model}"}} 0.0')
+        if not self.has("no_pool"):
+            labels = f'block_size="{BLOCK}",engine="0",num_gpu_blocks="{BLOCKS // (1 + self.has("small_pool"))}"'
+            lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{labels}}} 1.0"]
         if self.has("no_metrics") or not b.speculates:
             return "\n".join(lines) + "\n"
         with self.lock:

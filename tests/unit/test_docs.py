@@ -247,9 +247,9 @@ def test_role_variables_that_the_example_shows_exist_with_their_default_or_a_val
     }
     there = {n: yaml.safe_load(v) for n, v in shown_in_the_example().items() if n.startswith("spark_")}
     assert set(there) <= set(options)
-    free = {"spark_weights_token", "spark_weights_environment", "spark_preflight_thresholds"}  # an example
+    free = {"spark_weights_token", "spark_weights_environment", "spark_preflight_thresholds", "spark_gate_also"}
     assert {n: v for n, v in there.items() if n not in free} == {n: options[n]["default"] for n in set(there) - free}
-    types = {"dict": dict, "str": str}
+    types = {"dict": dict, "str": str, "list": list}
     assert [n for n in free if not isinstance(there[n], types[options[n]["type"]])] == []
     Thresholds.read(there["spark_preflight_thresholds"])
 

@@ -11,6 +11,7 @@ from sparkpair import gates, traffic, warmup
 from sparkpair.gates import GATES, RefusedChoiceError, Seen, Situation, choose
 from sparkpair.gates_drafts import degenerate
 from sparkpair.gates_guided import exact_count, tool_call
+from sparkpair.gates_host import pool_basis
 
 from tests.planning import plan as make_plan
 from tests.standin.engine import FAULTS, Engine
@@ -94,16 +95,24 @@ FIRES = [
     ("acceptance", "always_accepted", "100.0% of"),
     ("acceptance", "no_positions", "per_pos_total"),
     ("acceptance", "frozen_metrics", "no step"),
+    ("kv_pool", "small_pool", "32768 tokens; the largest of the last 1 acceptances: 65536"),
+    ("kv_pool", "no_pool", "and told 65536 tokens at the last acceptance"),
     ("soak", "unhealthy", "health-0: status 503"),
     ("soak", "error_500", "text-0: status 500"),
     ("soak", "no_tokens", "no tokens from text-0, text-1"),
 ]
 
 
+def accepted_before(made: dict[str, Any]) -> Situation:
+    """A pair that was accepted with these settings and the pool of a sound stand-in."""
+    basis, figures = pool_basis(made["settings"]), {"kv_pool_tokens": 65_536.0}
+    return Situation(made, {}, [{"outcome": "accepted", "memory_settings": basis, "figures": figures}])
+
+
 @pytest.mark.parametrize(("gate", "fault", "says"), FIRES)
 def test_gate_fires(gate: str, fault: str, says: str) -> None:
     with Engine(fault, **sound()) as engine:
-        seen = run(gate, engine, Situation(plan(glm53_mixed_prefill_chunk="off"), {}))
+        seen = run(gate, engine, accepted_before(plan(glm53_mixed_prefill_chunk="off")))
     assert not seen.ok
     assert says in seen.seen
     assert seen.wanted
@@ -132,7 +141,7 @@ def test_requests_that_the_engine_holds_back_must_be_right_all_the_same(gate: st
 @pytest.mark.parametrize("gate", sorted({gate for gate, _, _ in FIRES}))
 def test_sound_engine_passes(gate: str) -> None:
     with Engine(**sound()) as engine:
-        seen = run(gate, engine, Situation(plan(), {}))
+        seen = run(gate, engine, accepted_before(plan()))
     assert seen.ok, seen
 
 
@@ -148,7 +157,7 @@ def test_every_fault_of_the_stand_in_is_used() -> None:
 
 def test_every_gate_is_proved_to_fire() -> None:
     elsewhere = {"ranks", "parity", "stock", "ray", "auth", "thinking", "quality"}
-    elsewhere |= {"temperature", "memory", "kernel", "kv_pool"}  # test_gates_host.py
+    elsewhere |= {"temperature", "memory", "kernel"}  # test_gates_host.py
     assert {gate for gate, _, _ in FIRES} | elsewhere == set(BY_NAME)
 
 
@@ -357,6 +366,26 @@ def test_acceptance_sends_more_until_it_has_enough_steps() -> None:
     assert 0 < seen.figures["first_draft_acceptance"] < 1
 
 
+def test_too_few_steps_after_the_last_round_fail() -> None:
+    """It does not ask for ever, and what it counted is no evidence."""
+    situation, answers = Situation(plan(), {}), width_answers(99, 297, [50, 40, 30, 0, 0, 0, 0])
+    before, after = answers
+    for turn in (1, 2, 3):
+        assert gates.more(BY_NAME["acceptance"], situation, [before, *[after] * turn])
+    assert gates.more(BY_NAME["acceptance"], situation, [before, *[after] * 4]) == []
+    assert not BY_NAME["acceptance"].judge(situation, [before, *[after] * 4]).ok
+    enough = width_answers(100, 300, [50, 40, 30, 0, 0, 0, 0])
+    assert gates.more(BY_NAME["acceptance"], situation, enough) == []
+    assert BY_NAME["acceptance"].judge(situation, enough).ok
+
+
+@pytest.mark.parametrize(("first", "ok"), [(9, False), (10, True), (999, True), (1000, False)])
+def test_share_of_the_first_draft_has_both_ends(first: int, ok: bool) -> None:
+    answers = width_answers(1000, 3000, [first, 0, 0, 0, 0, 0, 0])
+    seen = BY_NAME["acceptance"].judge(Situation(plan(), {}), answers)
+    assert seen.ok is ok, seen
+
+
 # --- warm-up ----------------------------------------------------------------------------------------------------------
 
 
@@ -542,6 +571,14 @@ def test_ray_is_left_out_with_another_executor() -> None:
 def test_order_is_fixed_and_cheap_gates_come_first() -> None:
     names = [gate.name for gate, _ in choose(["json", "health", "ranks"])]
     assert names == ["ranks", "health", "json"]
+
+
+@pytest.mark.parametrize("gate", ["temperature", "memory", "kernel"])
+def test_gate_of_the_second_round_is_refused_in_the_first(gate: str) -> None:
+    """It would pass with "not read", since nothing is read before the traffic."""
+    with pytest.raises(RefusedChoiceError, match=f"{gate} cannot be asked for by also"):
+        choose(also=["soak", gate])
+    assert [g.name for g, _ in choose(only=[gate])] == [gate]
 
 
 def test_skipped_gate_stays_with_its_reason() -> None:

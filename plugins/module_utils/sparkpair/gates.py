@@ -203,6 +203,9 @@ GATES: tuple[Gate, ...] = (
 """Every gate, in the order in which a rollout runs them."""
 
 
+AFTER_TRAFFIC = ("temperature", "memory", "kernel")
+"""Gates that need states which only the second round reads, and would find nothing in the first."""
+
 LIMITS = ("celsius", "headroom_gib", "pause_seconds", "soak_seconds")
 """Limits that an operator may change, by name."""
 
@@ -230,7 +233,8 @@ def choose(
         deadlines: seconds by gate; only the names and values are checked here.
 
     Raises:
-        RefusedChoiceError: a name is no gate's, or a deadline is not a positive number.
+        RefusedChoiceError: a name is no gate's, ``also`` names one of the second round, or a deadline is not a positive
+            number.
     """
     known = [gate.name for gate in GATES]
     unknown = sorted({*only, *skip, *also, *(deadlines or {})} - set(known))
@@ -239,6 +243,10 @@ def choose(
     for name, seconds in (deadlines or {}).items():
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
             raise RefusedChoiceError(f"the deadline of gate {name} must be seconds above 0, not {seconds!r}")
+    if late := sorted(set(also) & set(AFTER_TRAFFIC)):
+        raise RefusedChoiceError(
+            f"{', '.join(late)} cannot be asked for by also: every rollout runs it after the traffic"
+        )
     wanted = set(only) or {gate.name for gate in GATES if not gate.extra}
     wanted |= set(also)
     return Choice((gate, "skipped on request" if gate.name in skip else "") for gate in GATES if gate.name in wanted)

@@ -1,0 +1,196 @@
+"""What a rollout leaves in the history, in a real ansible-playbook run on two local hosts.
+
+``spark_rollout`` and ``spark_gate`` are the product's tasks, the actions and the module that write the record too. The
+roles around them do nothing, and modules that would need a pair return what the test has written down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.planning import plan as make_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
+# Answers with the next line of the file that is named like the module, or with its only one.
+MODULE = """#!/usr/bin/python
+import json, os
+from ansible.module_utils.basic import AnsibleModule
+names = NAMES
+module = AnsibleModule(argument_spec={n: {"type": "raw"} for n in names}, supports_check_mode=True)
+path = os.environ["TEST_FOLDER"] + "/NAME.json"
+lines = open(path).read().splitlines()
+if module.params.get("choice_only"):
+    module.exit_json()
+if len(lines) > 1:
+    open(path, "w").write("\\n".join(lines[1:]))
+found = json.loads(lines[0])
+if module.params.get("run"):
+    found["run"] = module.params["run"]
+module.fail_json(**found) if found.get("failed") else module.exit_json(**found)
+"""
+ARGUMENTS = {
+    "spark_state": ("root", "release", "records", "probe", "ray", "host"),
+    "spark_verdict": ("states", "plan", "run", "keep", "keep_states"),
+    "spark_lock": ("root", "state", "run"),
+    "spark_diagnose": ("root", "name"),
+    "spark_gate": (
+        *("plan", "states", "api_key_file", "history", "skip", "also", "only"),
+        *("limits", "deadlines", "choice_only"),
+    ),
+}
+ROLES = ("spark_engine", "spark_preflight", "spark_lock", "spark_release")
+BROKEN_START = {
+    "name": "Start",
+    "ansible.builtin.fail": {"msg": "not ready within 5 s\nand the log says more"},
+    "when": "spark_engine_state == 'started' and spark_rollout_run ~ spark_engine_attempt in test_broken",
+}
+PASSED = {"gates": [{"name": "width", "ok": True}], "figures": {"draft_tokens_per_step": 3.0}}
+AFTER = {"gates": [{"name": "kernel", "ok": True}], "figures": {}}
+OF_THE_RETURN = {"gates": [{"name": "ranks", "ok": True}], "figures": {"draft_tokens_per_step": 7.0}}
+
+
+def fails(name: str) -> dict[str, Any]:
+    """What the action returns when a gate fails."""
+    message = f"gate {name} failed: saw this; wanted that"
+    return {"failed": True, "msg": message, "gates": [{"name": name, "ok": False}], "figures": {}}
+
+
+class Site:
+    """Two hosts, each with a history; ``run`` rolls out once for each run id, in one play."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "ansible.cfg").write_text(
+            f"[defaults]\nroles_path = {folder}/roles:{ROOT}/roles\nlibrary = {folder}/library:{ROOT}/plugins/modules\n"
+            f"action_plugins = {folder}/actions\nmodule_utils = {ROOT}/plugins/module_utils\n"
+            f"interpreter_python = {sys.executable}\nlocal_tmp = {folder}/tmp\nremote_tmp = {folder}/remote\n",
+            encoding="utf-8",
+        )
+        (folder / "actions").mkdir()
+        for name in ("spark_record", "spark_outcome"):
+            (folder / "actions" / f"{name}.py").symlink_to(ROOT / f"plugins/action/{name}.py")
+        (folder / "library").mkdir()
+        for name, arguments in ARGUMENTS.items():
+            text = MODULE.replace("NAMES", repr(arguments)).replace("NAME", name)
+            (folder / "library" / f"{name}.py").write_text(text, encoding="utf-8")
+        for role in ROLES:
+            (folder / "roles" / role / "tasks").mkdir(parents=True)
+            for entry in ("main", "prepared", "pruned", "switch"):
+                tasks = [BROKEN_START] if role == "spark_engine" else []
+                (folder / "roles" / role / "tasks" / f"{entry}.yml").write_text(json.dumps(tasks), encoding="utf-8")
+        self.plan = make_plan()
+        fallback = self.plan | {"release": "b" * 12}
+        self.verdict = {"serving": False, "advisory": [], "fallback": fallback, "keep": {"0": [], "1": []}}
+        state = {"docker": None, "release": {"exists": True, "damage": []}, "current": "b" * 12, "history": []}
+        self.answers("spark_state", {"state": state | {"overlays": []}})
+        self.answers("spark_lock", {"ours": True, "text": ""})
+        self.answers("spark_diagnose", {})
+
+    def answers(self, module: str, *results: dict[str, Any]) -> None:
+        """What a module returns, call by call."""
+        (self.folder / f"{module}.json").write_text("\n".join(json.dumps(r) for r in results), encoding="utf-8")
+
+    def run(self, *runs: str, broken: tuple[str, ...] = (), **verdict: Any) -> list[list[dict[str, Any]]]:
+        """The history of each host after these rollouts; ``broken`` starts are run and attempt."""
+        self.answers("spark_verdict", self.verdict | verdict | {"states": {}})
+        tasks = [
+            {
+                "block": [
+                    # As the first look at the pair leaves it.
+                    {
+                        "ansible.builtin.set_fact": {
+                            "__spark_rollout_verdict": self.verdict | verdict | {"run": run},
+                            "spark_rollout_run": run,
+                        }
+                    },
+                    {"ansible.builtin.include_role": {"name": "spark_rollout", "tasks_from": "rollout.yml"}},
+                ],
+                "rescue": [{"ansible.builtin.debug": {"msg": "it failed"}}],
+            }
+            for run in runs
+        ]
+        variables = {
+            "spark_rollout_plan": self.plan,
+            "spark_rollout_rank": "{{ spark_rank }}",
+            "spark_rollout_root": f"{self.folder}/{{{{ inventory_hostname }}}}",
+            "spark_rollout_verb": "deploy",
+            "spark_rollout_stage": False,
+            "spark_rollout_architecture": "arm64",
+            "test_broken": list(broken),
+        }
+        book = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "vars": variables, "tasks": tasks}
+        (self.folder / "play.json").write_text(json.dumps([book]), encoding="utf-8")
+        hosts = {
+            f"spark-{n}": {"ansible_connection": "local", "ansible_become": False, "spark_rank": n} for n in (0, 1)
+        }
+        (self.folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}), encoding="utf-8")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
+        done = subprocess.run(
+            [PLAYBOOK, "-i", "hosts.json", "play.json"],
+            cwd=self.folder,
+            env=clean | {"ANSIBLE_CONFIG": "ansible.cfg", "TEST_FOLDER": str(self.folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        paths = [self.folder / f"spark-{n}" / "history.jsonl" for n in (0, 1)]
+        assert all(path.exists() for path in paths), done.stdout + done.stderr
+        return [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in paths]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def told(entry: dict[str, Any]) -> tuple[str, list[tuple[str, bool]], dict[str, float], str]:
+    """Outcome, gates, figures and reason."""
+    return entry["outcome"], [(g["name"], g["ok"]) for g in entry["gates"]], entry["figures"], entry["reason"]
+
+
+def test_failed_rollouts_record_gates_and_reason_of_their_own(site: Site) -> None:
+    """As a benchmark has them, three failures and a success in one play; none tells what is another's."""
+    back = (OF_THE_RETURN, AFTER)
+    site.answers("spark_gate", PASSED, fails("memory"), *back, *back, fails("canary"), *back, PASSED, AFTER)
+    head, worker = site.run("late", "start", "early", "good", broken=("startdeploy",))
+    expected = [
+        (
+            "rolled_back",
+            [("width", True), ("memory", False)],
+            {"draft_tokens_per_step": 3.0},
+            "spark-0: Confirm that every rank still runs as it was started: gate memory failed: saw this; wanted that",
+        ),
+        ("rolled_back", [], {}, "spark-0: Start: not ready within 5 s"),
+        (
+            "rolled_back",
+            [("canary", False)],
+            {},
+            "spark-0: Pass every gate: gate canary failed: saw this; wanted that",
+        ),
+        ("accepted", [("width", True), ("kernel", True)], {"draft_tokens_per_step": 3.0}, ""),
+    ]
+    assert [told(entry) for entry in head] == expected
+    assert [told(entry) for entry in worker] == expected
+
+
+def test_a_return_that_fails_too_leaves_the_first_reason(site: Site) -> None:
+    site.answers("spark_gate", fails("canary"), fails("ranks"))
+    for entries in site.run("one"):
+        outcome, gates, _, reason = told(entries[-1])
+        assert (outcome, gates) == ("not_restored", [("canary", False)])
+        assert reason.endswith("gate canary failed: saw this; wanted that; the return failed too")
+
+
+def test_a_rollout_with_nothing_to_return_to_records_why(site: Site) -> None:
+    site.answers("spark_gate", fails("canary"))
+    for entries in site.run("one", fallback=None):
+        assert told(entries[-1])[:2] == ("not_restored", [("canary", False)])
+        assert "gate canary failed" in entries[-1]["reason"]
