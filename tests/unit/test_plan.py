@@ -547,8 +547,8 @@ def test_bad_rank_variables(change: dict[str, Any], setting: str, words: str) ->
 @pytest.mark.parametrize("open_ranks", [(0,), (1,), (0, 1)])
 def test_a_gid_index_that_is_left_out_is_left_to_nccl(open_ranks: tuple[int, ...]) -> None:
     hosts = {f"h{n}": host_variables(n) for n in (0, 1)}
-    for rank in open_ranks:
-        del hosts[f"h{rank}"]["spark_gid_index"]
+    for number in open_ranks:
+        del hosts[f"h{number}"]["spark_gid_index"]
     ranks, problems = read_ranks(hosts, rdma=True)
     assert not problems
     made = build_plan(resolved(), ranks).to_json()
