@@ -344,8 +344,8 @@ def test_changes_and_verdict_lay_beyond_the_edge_of_a_phone() -> None:
     """Regression: the last columns of the table were off the screen."""
     found = fixed(PUBLISHED | {"hashmap": {"A1": 10.0, "B": 9.0, "C": 10.0, "A2": 11.0}})
     page = bench_report.html(found).replace("\N{NO-BREAK SPACE}", " ")
-    assert '<span class="phone">B -37.77 %, C -38.07 %, drift -0.13 %</span>' in page
-    assert '<span class="phone">B -14.29 %, C -4.76 %, drift +10.00 %, inconclusive</span>' in page
+    assert '<span class="phone">B -37.77 %\nC -38.07 %\ndrift -0.13 %</span>' in page
+    assert '<span class="phone">B -14.29 %\nC -4.76 %\ndrift +10.00 %\ninconclusive</span>' in page
     assert re.search(r"max-width: 600px.*\.phone \{ display: block", page, re.S)
     assert 'class="phone">' not in bench_report.html(fixed({"count": {"B": 10.0}}, arms="7/3"))
 

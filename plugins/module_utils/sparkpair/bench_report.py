@@ -88,13 +88,13 @@ def comparison(results: Results, rows: list[Line]) -> tuple[list[str], list[list
 
 
 def short_line(results: Results, line: Line) -> str:
-    """What a narrow screen shows of a comparison without scrolling: the changes, the drift, the verdict."""
+    """What a narrow screen shows of a comparison without scrolling: changes, drift and verdict, a line each."""
     parts = [f"{arm} {shown(found.value)}" for arm, found in line.compared.changes.items()]
     if line.compared.drift is not None:
         parts.append(f"drift {shown(line.compared.drift)}")
     if comparing(results) and not line.compared.conclusive:
         parts.append("inconclusive")
-    return ", ".join(parts)
+    return "\n".join(parts)
 
 
 def pipe_table(header: list[str], body: list[list[str]]) -> str:
