@@ -340,6 +340,71 @@ def test_sampled_outputs_are_compared_run_by_run() -> None:
     assert outputs(found, work).startswith("a run's output identical in every arm for 4 of 5 runs, so content")
 
 
+def test_changes_and_verdict_lay_beyond_the_edge_of_a_phone() -> None:
+    """Regression: the last columns of the table were off the screen."""
+    found = fixed(PUBLISHED | {"hashmap": {"A1": 10.0, "B": 9.0, "C": 10.0, "A2": 11.0}})
+    page = bench_report.html(found).replace("\N{NO-BREAK SPACE}", " ")
+    assert '<span class="phone">B -37.77 %\nC -38.07 %\ndrift -0.13 %</span>' in page
+    assert '<span class="phone">B -14.29 %\nC -4.76 %\ndrift +10.00 %\ninconclusive</span>' in page
+    assert re.search(r"max-width: 600px.*\.phone \{ display: block", page, re.S)
+    assert 'class="phone">' not in bench_report.html(fixed({"count": {"B": 10.0}}, arms="7/3"))
+
+
+@pytest.mark.parametrize(
+    ("left", "serving", "restored", "said"),
+    [
+        (None, True, True, "3f9c2a51b7e0, restored"),
+        (None, False, True, "3f9c2a51b7e0 (not serving), stopped again"),
+        (None, True, False, "3f9c2a51b7e0, not put back yet"),
+        ("feedfeedfeed", True, True, "3f9c2a51b7e0; left as it is, release feedfeedfeed by another run"),
+    ],
+)
+def test_a_release_of_another_run_was_called_restored(
+    left: str | None, serving: bool, restored: bool, said: str
+) -> None:
+    """Regression: finding another controller's release at the end was reported as having put back the old one."""
+    found = fixed(PUBLISHED)
+    found.left, found.restored, found.before.serving = left, restored, serving
+    assert said in Page(bench_report.html(found)).text
+    assert f"| served before | {said} |" in bench_report.markdown(found)
+
+
+def test_reasons_resumptions_and_times_reach_both_forms() -> None:
+    found = fixed(PUBLISHED)
+    found.messages, found.resumed = ["ended by a failure: rank 1 is lost"], ["2026-12-02T08:30:00Z"]
+    found.arms[0].started, found.arms[0].finished = "2026-12-02T08:01:00Z", "2026-12-02T08:09:00Z"
+    for text in (bench_report.markdown(found), Page(bench_report.html(found)).text):
+        for words in (
+            "ended by a failure: rank 1 is lost",
+            "and went on at 2026-12-02T08:30:00Z",
+            "2026-12-02T08:01:00Z to 2026-12-02T08:09:00Z",
+            "structured_width stock",
+            "41.64, 41.64, 41.64, 41.64, 41.64",
+            found.image,
+            "400 length",
+        ):
+            assert words in text, words
+    assert "| count 1-200 | 400 | 5 | 0 | 1 | count.txt |" in bench_report.markdown(found)
+
+
+def test_ends_of_text_are_not_ignored_for_a_guided_workload() -> None:
+    found = fixed({"json": {}, "count": {}})
+    found.ignore_eos = True
+    assert "ignored, so that every answer has its length; kept for JSON by schema" in bench_report.markdown(found)
+
+
+def test_the_first_token_of_a_cached_prompt_was_shown_as_the_time_of_a_prefill(html: str) -> None:
+    assert html.count("rompt cached by the warm-up") + html.count("prompt is cached by the warm-up") >= 3
+    assert "prompt cached by the warm-up" in bench_report.markdown(fixed(PUBLISHED))
+
+
+def test_time_between_pieces_took_the_slowest_run_for_the_95th_percentile() -> None:
+    found = fixed(PUBLISHED)
+    runs = found.arm("B").measured["count"].runs
+    runs[0] = runs[0].model_copy(update={"pieces_ms": (1, 900)})
+    assert bench_report.workload_rows(found, found.workload("count"))[1][2] == "1.0 / 2.0 ms"
+
+
 def test_nothing_measured_still_makes_a_page() -> None:
     found = fixed({"count": {}})
     assert "A1 7/7 has not measured count" in Page(bench_report.html(found)).text

@@ -226,6 +226,17 @@ def test_a_damaged_results_file_is_named(tmp_path: Path) -> None:
         bench_runs.open_run(tmp_path, results("2"), "maybe")
 
 
+def test_a_damaged_old_file_refused_every_later_benchmark(tmp_path: Path) -> None:
+    """Regression: one file that cannot be read stood in the way for ever; a newer whole run shows it is not needed."""
+    run = interrupted(tmp_path)
+    run.status = "complete"
+    run.save(bench_runs.path_of(tmp_path, "1"))
+    (bench_runs.path_of(tmp_path, "0")).mkdir()
+    (bench_runs.path_of(tmp_path, "0") / "results.json").write_text("{}", encoding="utf-8")
+    assert bench_runs.open_run(tmp_path, results("2"), "auto").id == "2"
+    assert bench_runs.damaged(tmp_path) == [bench_runs.path_of(tmp_path, "0") / "results.json"]
+
+
 def test_a_second_run_of_one_second_gets_its_own_folder(tmp_path: Path) -> None:
     interrupted(tmp_path)
     assert (bench_runs.free_id(tmp_path, "1"), bench_runs.free_id(tmp_path, "3")) == ("1-2", "3")

@@ -87,6 +87,16 @@ def comparison(results: Results, rows: list[Line]) -> tuple[list[str], list[list
     return header, body
 
 
+def short_line(results: Results, line: Line) -> str:
+    """What a narrow screen shows of a comparison without scrolling: changes, drift and verdict, a line each."""
+    parts = [f"{arm} {shown(found.value)}" for arm, found in line.compared.changes.items()]
+    if line.compared.drift is not None:
+        parts.append(f"drift {shown(line.compared.drift)}")
+    if comparing(results) and not line.compared.conclusive:
+        parts.append("inconclusive")
+    return "\n".join(parts)
+
+
 def pipe_table(header: list[str], body: list[list[str]]) -> str:
     """A Markdown table."""
     cells = [header, ["---"] * len(header), *body]
@@ -252,6 +262,7 @@ def content(results: Results) -> dict[str, Any]:
         "advice": found,
         "header": header,
         "body": body,
+        "short_lines": [short_line(results, line) for line in rows],
         "rows": rows,
         "reasons": reasons(rows),
         "reasons_title": "Inconclusive" if comparing(results) else "Not as asked",
