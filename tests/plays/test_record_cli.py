@@ -39,7 +39,7 @@ module.fail_json(**found) if found.get("failed") else module.exit_json(**found)
 ARGUMENTS = {
     "spark_state": ("root", "release", "records", "probe", "ray", "host"),
     "spark_verdict": ("states", "plan", "run", "keep", "keep_states"),
-    "spark_lock": ("root", "state", "run"),
+    "spark_lock": ("root", "state", "run", "phase"),
     "spark_diagnose": ("root", "name"),
     "spark_gate": (
         *("plan", "states", "api_key_file", "history", "skip", "also", "only"),
