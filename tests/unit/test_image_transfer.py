@@ -205,12 +205,14 @@ def test_a_transfer_that_outlived_its_controller_is_named_by_the_next_run(
 
     job = image_job.begin(work)
     image_job.look(job, 0.5)
-    with socket.create_server((route.address, route.port)), pytest.raises(ImageError) as told:
-        image_transfer.send(pair[0], NAME, route, 1)
+    try:
+        with socket.create_server((route.address, route.port)), pytest.raises(ImageError) as told:
+            image_transfer.send(pair[0], NAME, route, 1)
+    finally:
+        go.touch()
     assert "send other:1 to 192.0.2.2, 3.0 GiB so far" in str(told.value)
     assert "wait until it has ended" in str(told.value)
     assert "spark_image_port" not in str(told.value)
-    go.touch()
     image_job.look(job, 20)
     # Nothing of ours is at work: then the port is somebody else's.
     with socket.create_server((route.address, route.port)), pytest.raises(ImageError, match="spark_image_port"):
