@@ -31,7 +31,10 @@ options:
         key: reports
 """
 
-NOTHING = "nothing was done: no task was run on any host of the group sparks; look at -i and --start-at-task"
+NOTHING = (
+    "nothing was done: no task was run on any host of the group sparks; look at -i (inventories/mine when it is not "
+    "given) and --start-at-task"
+)
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 

@@ -30,6 +30,32 @@ def run(folder: Path, inventory: str, *arguments: str) -> tuple[int, str, dict[s
     return done.returncode, done.stdout + done.stderr, json.loads(report.read_text()) if report.exists() else {}
 
 
+def test_a_forgotten_inventory_is_the_operators_own_and_never_the_lab(tmp_path: Path) -> None:
+    """The hosts of the lab have the same names, so a verb on it would look like one on the Sparks."""
+    copy = tmp_path / "checkout"
+    copy.mkdir()
+    for name in ("roles", "plugins", "playbooks", "files"):
+        (copy / name).symlink_to(ROOT / name)
+    (copy / "ansible.cfg").write_text((ROOT / "ansible.cfg").read_text())
+    (copy / "inventories").mkdir()
+    (copy / "inventories" / "lab").symlink_to(ROOT / "inventories" / "lab")
+
+    def listed() -> str:
+        done = subprocess.run(
+            [PLAYBOOK, "playbooks/status.yml", "--list-hosts"],
+            cwd=copy,
+            env={k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    assert "hosts (0)" in listed()
+    (copy / "inventories" / "mine").symlink_to(ROOT / "inventories" / "example")
+    assert "hosts (2)" in listed()
+
+
 @pytest.mark.parametrize("inventory", ["another group", "a path that is not there"])
 def test_a_verb_without_a_spark_is_no_success(tmp_path: Path, inventory: str) -> None:
     hosts = tmp_path / "hosts.yml"

@@ -83,6 +83,7 @@ class Site:
                 **host_variables(n),
                 **self.settings,
                 **{"ansible_connection": "local", "ansible_become": False, "test_folder": str(folder)},
+                "spark_benchmark_root": str(folder / f"root-{n}"),
             }
             for n in (0, 1)
         }
@@ -100,6 +101,11 @@ class Site:
         self._write("roles/spark_engine/tasks/main.yml", [log_task("engine {{ spark_engine_state }}")])
         (folder / "library").mkdir()
         (folder / "library" / "spark_state.py").write_text(STATE_MODULE, encoding="utf-8")
+        # Each rank has a root of its own, so a lock of its own; what they read is the same.
+        for n in (0, 1):
+            (folder / f"root-{n}").mkdir()
+            for name in ("state.json", "log", "current"):
+                (folder / f"root-{n}" / name).symlink_to(folder / name)
         (folder / "current" / "secrets").mkdir(parents=True)
         (folder / "current" / "secrets" / "api_key").write_text(KEY, encoding="utf-8")
         self.serve()
@@ -131,9 +137,14 @@ class Site:
         }
         self._write("state.json", state)
 
+    @property
+    def locks(self) -> list[Path]:
+        """The folder that is each rank's lock, when it is held."""
+        return [self.folder / f"root-{n}" / "lock" for n in (0, 1)]
+
     def command(self, *arguments: str) -> list[str]:
         """The command line with short workloads."""
-        short = ("-e", f"spark_benchmark_root={self.folder}", "-e", "spark_benchmark_runs=1")
+        short = ("-e", "spark_benchmark_runs=1")
         tokens = ("-e", "spark_benchmark_tokens=24")
         return [str(PLAYBOOK), "-i", "hosts.json", str(ROOT / "playbooks/benchmark.yml"), *short, *tokens, *arguments]
 
@@ -292,20 +303,21 @@ def test_a_pair_that_did_not_serve_is_stopped_at_the_end(site: Site) -> None:
     done = site.run("-e", "arms=stock", "-e", "workloads=count")
     assert done.returncode == 0, done.stdout
     assert site.log == ["rollout A1 7 staged=True", "engine stopped"]
-    assert not (site.folder / "lock").exists()
+    assert not any(lock.exists() for lock in site.locks)
 
 
 def test_a_pair_that_another_controller_starts_is_not_stopped(site: Site) -> None:
     """Its lock refuses the arm, and the stop at the end as well."""
     site.serve(running=False)
-    (site.folder / "lock").mkdir()
     note = {"run": "other", "who": "somebody", "controller": "laptop", "verb": "deploy", "release": "x", "time": 0}
-    (site.folder / "lock" / "holder.json").write_text(json.dumps(note), encoding="utf-8")
+    for lock in site.locks:
+        lock.mkdir()
+        (lock / "holder.json").write_text(json.dumps(note), encoding="utf-8")
     done = site.run("-e", "arms=stock", "-e", "workloads=count", "-e", "test_broken_arm=A1")
     assert done.returncode == 2, done.stdout
     assert site.log == ["rollout A1 7 staged=True"]
     assert "by somebody on laptop, deploy of x" in " ".join(done.stdout.split())
-    assert json.loads((site.folder / "lock" / "holder.json").read_text(encoding="utf-8")) == note
+    assert [json.loads((lock / "holder.json").read_text(encoding="utf-8")) for lock in site.locks] == [note, note]
     found = site.results()
     assert (found["status"], found["restored"]) == ("unfinished", False)
 
@@ -321,7 +333,7 @@ def test_a_release_that_another_controller_rolled_out_in_between_stays(site: Sit
     assert site.results()["restored"] is True
     # Regression: the report said "restored".
     assert site.results()["left"] == site.plan["release"]
-    assert not (site.folder / "lock").exists()
+    assert not any(lock.exists() for lock in site.locks)
 
 
 @pytest.mark.parametrize(
