@@ -81,7 +81,7 @@ FAULTS = (
     Fault("one rank cannot switch", "switch", "current cannot be moved on the worker", DOWN,
           "could not become current on every rank"),
     Fault("controller killed between the commits", "switch", "the head has switched, the worker has not", LOCKED,
-          "in phase switch", again=True),
+          "in phase switch"),
     Fault("worker killed while it starts", "start", "docker kill, real Ray", RETURNED, "ended with exit code 137"),
     Fault("head unreachable while it starts", "start", "SSH of the head is cut", DOWN, "could not be reached",
           again=True, lost=0),
