@@ -282,15 +282,12 @@ def _(bench: Bench) -> Run:
     old = bench.current(1)
 
     def between(process: Process) -> None:
-        for _ in range(100):
-            if bench.current(0) != old:
-                break
-            time.sleep(0.05)
         kill(process)
         # Both ranks move within milliseconds of each other; the worker is put back to where it was before its own.
         bench.sudo(1, f"cd {ROOT} && ln -sfn releases/{old} current")
 
-    run = bench.deploy(*new(), at="TASK [spark_release : Point current at the release]", then=between)
+    # The first line after the commits, and before the next phase is noted.
+    run = bench.deploy(*new(), at="TASK [spark_rollout : Enter phase start]", then=between)
     assert bench.current(0) != bench.current(1) == old
     return run
 
