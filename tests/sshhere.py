@@ -1,10 +1,28 @@
-"""An ansible.cfg for plays whose ssh runs here, and the programs that stand in for what a host has."""
+"""Ansible run in a folder of a test: its configuration, an ssh that runs here, programs that stand in for a host's."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def ansible(
+    folder: Path, *arguments: str | Path, program: str = "ansible-playbook", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of Ansible in a folder, with that folder's ansible.cfg unless ``environment`` says otherwise."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
+    return subprocess.run(
+        [Path(sys.executable).with_name(program), *arguments],
+        cwd=folder,
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def program(path: Path, text: str) -> None:

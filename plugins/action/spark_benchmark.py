@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,6 @@ from sparkpair.inputs import plain
 display = Display()
 
 
-def stamp() -> str:
-    """The time in UTC."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 class ActionModule(ActionBase):
     """Send the calls of a workload one by one, so that each result is on the screen when it is known."""
 
@@ -40,7 +34,7 @@ class ActionModule(ActionBase):
             return result | {"changed": False, "skipped": True, "msg": "nothing is measured in check mode"}
         folder = bench_runs.path_of(Path(args["reports"]), args["run"])
         found = load(folder / FILE)
-        since = stamp()
+        since = bench_runs.stamp()
         arm, work = found.arm(args["arm"]), found.workload(args["workload"])
         situation = Situation(args["plan"], {})
         measured = Measured(left_out=too_wide(situation, work))
@@ -74,7 +68,7 @@ class ActionModule(ActionBase):
             if step.number != WARMUP:
                 self._keep(measured, seen)
         arm.measured[work.name] = measured
-        arm.started, arm.finished = arm.started or since, stamp()
+        arm.started, arm.finished = arm.started or since, bench_runs.stamp()
         found.save(folder)
         if self._stopped() and any(map(found.missing, found.arms)):
             # Said here, since the next arm would be deployed before anybody asks again.

@@ -54,10 +54,6 @@ def _refused(messages: list[str]) -> dict[str, Any]:
     }
 
 
-def _stamp() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 class ActionModule(ActionBase):
     """Keep results.json of a run and what is made of it."""
 
@@ -104,7 +100,7 @@ class ActionModule(ActionBase):
         first, reports = plans[arms[0].id], Path(args["reports"])
         fresh = Results(
             id=bench_runs.free_id(reports, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")),
-            started=_stamp(),
+            started=bench_runs.stamp(),
             procedure_only=first["container"]["gpus"] in {None, "none"},
             endpoint=first["endpoint"],
             model=first["served_model_name"],
@@ -179,10 +175,10 @@ class ActionModule(ActionBase):
             lines_of = str(why or "").strip().splitlines()
             if lines_of and lines_of[0] not in said:
                 said.append(lines_of[0])
-        return [f"{_stamp()}: ended by a failure: {one}" for one in said]
+        return [f"{bench_runs.stamp()}: ended by a failure: {one}" for one in said]
 
     def _close(self, found: Results, folder: Path) -> dict[str, Any]:
-        found.finished = _stamp()
+        found.finished = bench_runs.stamp()
         open_arms = [a.id for a in found.arms if found.missing(a)]
         found.status = "unfinished" if open_arms or not found.restored else "complete"
         found.save(folder)

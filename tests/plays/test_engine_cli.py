@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.sshhere import configure, program
-
-PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
+from tests.sshhere import ansible, configure, program
 
 
 @pytest.mark.parametrize(
@@ -35,13 +30,6 @@ def test_what_no_start_can_meet_is_refused_before_the_stop(
     task = {"ansible.builtin.include_role": {"name": "spark_engine"}, "vars": {"spark_engine_state": "checked"}}
     play = {"hosts": "all", "gather_facts": False, "tasks": [task]}
     (tmp_path / "play.json").write_text(json.dumps([play]))
-    done = subprocess.run(
-        [PLAYBOOK, "-i", "hosts.json", "play.json", *arguments],
-        cwd=tmp_path,
-        env={k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ansible(tmp_path, "-i", "hosts.json", "play.json", *arguments)
     assert done.returncode == (2 if said else 0), done.stdout
     assert said in " ".join(done.stdout.split())

@@ -7,8 +7,6 @@ roles around them do nothing, and modules that would need a pair return what the
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.planning import plan as make_plan
+from tests.sshhere import ansible
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 # Answers with the next line of the file that is named like the module, or with its only one.
 MODULE = """#!/usr/bin/python
 import json, os
@@ -132,15 +130,7 @@ class Site:
             f"spark-{n}": {"ansible_connection": "local", "ansible_become": False, "spark_rank": n} for n in (0, 1)
         }
         (self.folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}), encoding="utf-8")
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
-        done = subprocess.run(
-            [PLAYBOOK, "-i", "hosts.json", "play.json"],
-            cwd=self.folder,
-            env=clean | {"ANSIBLE_CONFIG": "ansible.cfg", "TEST_FOLDER": str(self.folder)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ansible(self.folder, "-i", "hosts.json", "play.json", TEST_FOLDER=str(self.folder))
         paths = [self.folder / f"spark-{n}" / "history.jsonl" for n in (0, 1)]
         assert all(path.exists() for path in paths), done.stdout + done.stderr
         return [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in paths]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,8 @@ import pytest
 from sparkpair.store import File, Store
 
 from tests.planning import host_variables
-from tests.sshhere import configure, program
+from tests.sshhere import ansible, configure, program
 
-PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 ID = "a" * 12
 
 
@@ -55,15 +53,7 @@ class Site:
         }
         play = {"hosts": "sparks", "gather_facts": False, "any_errors_fatal": True, "tasks": [task]}
         (self.folder / "play.json").write_text(json.dumps([play]))
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
-        return subprocess.run(
-            [PLAYBOOK, "-i", "hosts.json", "play.json"],
-            cwd=self.folder,
-            env=clean,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return ansible(self.folder, "-i", "hosts.json", "play.json")
 
     @property
     def keys(self) -> list[str]:

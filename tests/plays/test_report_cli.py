@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
+from tests.sshhere import ROOT, ansible
 
 
 def run(folder: Path, inventory: str, *arguments: str) -> tuple[int, str, dict[str, Any]]:
     """Exit code, screen and result.json of ``history.yml`` with this inventory."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
-    done = subprocess.run(
-        [PLAYBOOK, "-i", inventory, "playbooks/history.yml", *arguments],
-        cwd=ROOT,
-        env={**clean, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "SPARKPAIR_REPORTS": str(folder / "reports")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    reports = str(folder / "reports")
+    done = ansible(ROOT, "-i", inventory, "playbooks/history.yml", *arguments, SPARKPAIR_REPORTS=reports)
     report = folder / "reports" / "history" / "latest" / "result.json"
     return done.returncode, done.stdout + done.stderr, json.loads(report.read_text()) if report.exists() else {}
 
@@ -41,14 +30,8 @@ def test_a_forgotten_inventory_is_the_operators_own_and_never_the_lab(tmp_path: 
     (copy / "inventories" / "lab").symlink_to(ROOT / "inventories" / "lab")
 
     def listed() -> str:
-        done = subprocess.run(
-            [PLAYBOOK, "playbooks/status.yml", "--list-hosts"],
-            cwd=copy,
-            env={k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = ansible(copy, "playbooks/status.yml", "--list-hosts")
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     assert "hosts (0)" in listed()

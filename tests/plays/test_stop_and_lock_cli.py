@@ -7,7 +7,6 @@ while the file ``broken`` is.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -16,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.sshhere import configure, program
+from tests.sshhere import ansible, configure, program
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 CONTAINER = {
     "Id": "c" * 64,
     "Name": "/sparkpair-engine",
@@ -74,36 +72,12 @@ class Site:
 
     def run(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a verb."""
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
-        return subprocess.run(
-            [PLAYBOOK, "-i", "hosts.json", ROOT / f"playbooks/{verb}.yml", *arguments],
-            cwd=self.folder,
-            env=clean,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return ansible(self.folder, "-i", "hosts.json", ROOT / f"playbooks/{verb}.yml", *arguments)
 
     def ask(self, module: str, **arguments: str) -> dict[str, Any]:
         """Run a module on the head and return its result."""
-        done = subprocess.run(
-            [
-                PLAYBOOK.with_name("ansible"),
-                "-i",
-                "hosts.json",
-                "spark-0",
-                "-b",
-                "-m",
-                module,
-                "-a",
-                json.dumps(arguments),
-            ],
-            cwd=self.folder,
-            env={k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        given = ("-b", "-m", module, "-a", json.dumps(arguments))
+        done = ansible(self.folder, "-i", "hosts.json", "spark-0", *given, program="ansible")
         result: dict[str, Any] = json.loads(done.stdout.partition(" => ")[2])
         return result
 

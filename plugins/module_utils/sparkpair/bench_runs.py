@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from .bench_arms import RefusedError
@@ -10,6 +11,11 @@ from .bench_results import FILE, Results, load
 RESUME = ("auto", "true", "false")
 STOP = "sparkpair-benchmark-stop"
 """File in Ansible's temporary folder of one run that asks the measurement to end after the answer at hand."""
+
+
+def stamp() -> str:
+    """The time in UTC, as results keep it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def folder(reports: Path) -> Path:
