@@ -9,8 +9,8 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair.gates import Gate, RefusedChoiceError, Seen, Situation, choose, judge, limits, more
-from sparkpair.gates_host import PAUSE_CELSIUS, PAUSE_SECONDS
 from sparkpair.inputs import plain
+from sparkpair.sensors import PAUSE_CELSIUS, PAUSE_SECONDS
 
 display = Display()
 
@@ -60,6 +60,9 @@ class ActionModule(ActionBase):
             return result | {"changed": False}
         states = {int(rank): state for rank, state in args["states"].items()}
         situation = Situation(args["plan"], states, args["history"], bounds)
+        for rank, name in sorted(situation.names.items()):
+            if cooled := (states.get(rank) or {}).get("cooled"):
+                display.display(f"  paused {cooled:.0f} s, {name} was too hot")
         done: list[dict[str, Any]] = []
         figures: dict[str, float] = {}
         for number, (gate, reason) in enumerate(gates, 1):

@@ -24,6 +24,18 @@ options:
     description: Also read temperatures, and what the kernel said about GPU and memory since the engine was started.
     type: bool
     default: false
+  cool:
+    description: Wait first while a sensor of the rank is at O(cool_celsius) or above. Never in check mode.
+    type: bool
+    default: false
+  cool_celsius:
+    description: Degrees Celsius; 0 for no wait.
+    type: float
+    default: 90.0
+  cool_seconds:
+    description: The longest wait, in seconds.
+    type: float
+    default: 600.0
   records:
     description: Also read the history, and verify every release that is there.
     type: bool
@@ -58,6 +70,7 @@ state:
   description:
     - C(hostname), C(time), C(memory) in KiB, C(current), C(releases), C(leftovers), C(release) with its damage.
     - C(plan) of the current release, C(docker) (null, or why it does not answer), C(containers), C(ray), C(responses).
+    - C(cooled), the seconds that were waited because of O(cool).
   returned: always
   type: dict
 """

@@ -48,6 +48,13 @@ def test_a_rank_at_the_pause_threshold_fails(celsius: float, passes: bool) -> No
     assert gates_host.judge_temperature(situation(state(sensors=hot(celsius)), limits={"celsius": 110}), []).ok
 
 
+def test_the_pause_of_a_rank_that_cooled_down_is_told() -> None:
+    seen = gates_host.judge_temperature(situation(state(sensors=hot(85), cooled=35.0)), [])
+    assert seen.ok
+    assert "spark-0: 61 C (gpu 0);" in seen.seen
+    assert "spark-1: 85 C (gpu 0) after a pause of 35 s" in seen.seen
+
+
 def test_a_missing_sensor_is_stated() -> None:
     missing = {"hottest": None, "missing": "no sensor: nvidia-smi: not found"}
     seen = gates_host.judge_temperature(situation(state(sensors=missing)), [])

@@ -186,6 +186,14 @@ def test_a_pause_for_the_temperature_is_on_record_and_does_not_eat_the_deadline(
     )
 
 
+def test_the_screen_names_a_rank_that_was_waited_for(plan: dict[str, Any], tmp_path: Path) -> None:
+    states = {"0": {"cooled": 0.0}, "1": {"cooled": 35.0}}
+    given = {"plan": plan, "states": states, "only": ["temperature"]}
+    run = play(tmp_path, [{"name": "cooled", "spark_gate": given}])
+    assert "  paused 35 s, spark-1 was too hot" in run.output
+    assert "spark-0 was too hot" not in run.output
+
+
 def test_check_mode_sends_nothing_and_names_every_gate(plan: dict[str, Any], tmp_path: Path) -> None:
     with Engine() as engine:
         task = {"name": "check", "spark_gate": {"plan": plan, "base_url": engine.url}}

@@ -133,6 +133,19 @@ def test_a_silent_docker_leaves_what_is_on_disk_and_a_reason(root: Path) -> None
     assert "ray" not in found
 
 
+@pytest.mark.parametrize(("limit", "waited"), [(90.0, True), (99.0, False)])
+def test_a_hot_rank_is_waited_for_only_when_asked_and_the_wait_is_told(
+    tmp_path: Path, limit: float, waited: bool
+) -> None:
+    def runner(argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> Completed:
+        if argv[0] == "nvidia-smi":
+            return Completed(0, "0, 95\n", "")
+        return Docker({})(argv, stdin=stdin, timeout=timeout)
+
+    assert (state.read(tmp_path, runner, cool=(limit, 0.2))["cooled"] > 0) == waited
+    assert "cooled" not in state.read(tmp_path, runner)
+
+
 # --- Ray -------------------------------------------------------------------------------------------------------------
 
 

@@ -8,12 +8,10 @@ from typing import Any
 from . import metrics
 from .gatekit import Answers, Group, Seen, Situation, fault, group, request
 from .memory import GIB
+from .sensors import PAUSE_CELSIUS
 
 KIB_IN_GIB = GIB // 1024
 """States give memory in KiB."""
-PAUSE_CELSIUS = 90.0
-PAUSE_SECONDS = 600.0
-"""How long one gate waits for the head to cool down, beside its deadline."""
 HEADROOM_GIB = 2.0
 POOL_TOLERANCE = 0.1
 # Compared with the last one only, a pool could lose a tenth at every acceptance.
@@ -54,6 +52,7 @@ def judge_temperature(situation: Situation, _: Answers) -> Seen:
             said.append(f"{name}: {read['missing']}")
             continue
         text = f"{name}: {read['hottest']['celsius']:.0f} C ({read['hottest']['sensor']})"
+        text += f" after a pause of {state['cooled']:.0f} s" if state.get("cooled") else ""
         said.append(text)
         if read["hottest"]["celsius"] >= limit:
             hot.append(text)

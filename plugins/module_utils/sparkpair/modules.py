@@ -26,11 +26,16 @@ def spark_state() -> None:
             "records": {"type": "bool", "default": False},
             "host": {"type": "bool", "default": False},
             "probe": {"type": "bool", "default": False},
+            "cool": {"type": "bool", "default": False},
+            "cool_celsius": {"type": "float", "default": sensors.PAUSE_CELSIUS},
+            "cool_seconds": {"type": "float", "default": sensors.PAUSE_SECONDS},
         },
         supports_check_mode=True,
     )
     root = Path(module.params["root"])
     wanted = {key: module.params[key] for key in ("release", "ray", "records", "host")}
+    if module.params["cool"] and not module.check_mode:
+        wanted["cool"] = (module.params["cool_celsius"], module.params["cool_seconds"])
     found = state.read(root, run, **wanted)
     if module.params["probe"] and found["plan"] and any(c["running"] for c in found["containers"]):
         asked = probe.requests(found["plan"])

@@ -13,6 +13,9 @@ ZONES = Path("/sys/class/thermal")
 # Sensors that are not wired up report zero or a huge number.
 BELIEVABLE = (1.0, 150.0)
 COOLING_SECONDS = 5.0
+PAUSE_CELSIUS = 90.0
+PAUSE_SECONDS = 600.0
+"""How long a gate waits for its rank to cool down, beside its deadline."""
 
 
 def _zones(folder: Path) -> list[tuple[str, float]]:

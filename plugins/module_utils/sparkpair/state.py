@@ -54,6 +54,7 @@ def read(
     ray: bool = False,
     records: bool = False,
     host: bool = False,
+    cool: tuple[float, float] = (0.0, 0.0),
 ) -> dict[str, Any]:
     """State of this rank.
 
@@ -64,6 +65,7 @@ def read(
         ray: also ask Ray inside a running container.
         records: also read the history, and verify every release that is there.
         host: also read temperatures, and what the kernel said since the engine was started.
+        cool: wait first while a sensor is at this many degrees Celsius or above, at most so many seconds.
 
     Returns:
         ``hostname``, ``time`` (epoch seconds), ``memory`` (KiB), ``current``, ``releases`` (ids), ``leftovers``,
@@ -72,8 +74,10 @@ def read(
         ``layers`` (image id of a container to a digest over its layers, "" when it is not known),
         ``ray`` when asked; with records also ``history`` (entries), ``history_damaged`` (line numbers), ``checks``
         (release to its damage), ``plans`` (release to its plan) and ``lock`` (``run`` and ``text`` of the rollout lock,
-        None when nobody holds it); with host also ``sensors`` and ``kernel``.
+        None when nobody holds it); with host also ``sensors`` and ``kernel``; with cool also ``cooled``, the seconds
+        that were waited.
     """
+    cooled = sensors.cool_down(runner, *cool) if all(cool) else None
     store = Store(root)
     current = store.current()
     looked_at = release or current
@@ -91,6 +95,8 @@ def read(
         "containers": [],
         "layers": {},
     }
+    if cooled is not None:
+        state["cooled"] = cooled
     if looked_at:
         check = store.check(looked_at)
         state["release"] = {"id": looked_at, "exists": check.exists, "damage": check.damage}
