@@ -35,7 +35,10 @@ if module.params.get("run"):
 module.fail_json(**found) if found.get("failed") else module.exit_json(**found)
 """
 ARGUMENTS = {
-    "spark_state": ("root", "release", "records", "probe", "ray", "host"),
+    "spark_state": (
+        *("root", "release", "records", "probe", "ray", "host"),
+        *("cool", "cool_celsius", "cool_seconds"),
+    ),
     "spark_verdict": ("states", "plan", "run", "keep", "keep_states"),
     "spark_lock": ("root", "state", "run", "phase"),
     "spark_diagnose": ("root", "name"),
@@ -73,7 +76,7 @@ class Site:
             encoding="utf-8",
         )
         (folder / "actions").mkdir()
-        for name in ("spark_record", "spark_outcome"):
+        for name in ("spark_record", "spark_outcome", "spark_failure"):
             (folder / "actions" / f"{name}.py").symlink_to(ROOT / f"plugins/action/{name}.py")
         (folder / "library").mkdir()
         for name, arguments in ARGUMENTS.items():
