@@ -32,9 +32,11 @@ options:
 """
 
 NOTHING = (
-    "nothing was done: no task was run on any host of the group sparks; look at -i (inventories/mine when it is not "
-    "given) and --start-at-task"
+    "nothing was done: no task was run on any host of the group sparks; look at -i (without it, the inventory is "
+    "inventories/mine)"
 )
+WHOLE = {"tags": ("all",), "skip_tags": (), "start_at_task": None}
+"""Options of ansible-playbook that leave tasks out, with the values that leave out none."""
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -57,6 +59,14 @@ class CallbackModule(CallbackBase):
         path = Path(playbook._file_name).resolve()
         if path.parent == CHECKOUT / "playbooks":
             self._report = Report(verb=path.stem, check_mode=bool(context.CLIARGS.get("check")))
+            for name, whole in WHOLE.items():
+                given = context.CLIARGS.get(name)
+                if given and given != whole:
+                    option = "--" + name.replace("_", "-")
+                    shown = given if isinstance(given, str) else ",".join(sorted(given))
+                    self._refuse(
+                        self._report, f"nothing was done: {option} {shown} leaves tasks out, and a verb runs as a whole"
+                    )
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002
         """Charge the time since the last task to the last task's role."""
@@ -98,14 +108,20 @@ class CallbackModule(CallbackBase):
         self._close_phase()
         if self._report is None:
             return
-        failed = any(stats.summarize(h)["failures"] or stats.summarize(h)["unreachable"] for h in stats.processed)
         if not stats.processed:
-            # Ansible calls it a success when the inventory has none of the play's hosts, or no task was chosen.
-            self._report.merge({"outcome": "refused", "messages": [NOTHING]})
-            self._display.error(NOTHING)
+            # Ansible calls it a success when the inventory has none of the play's hosts.
+            self._refuse(self._report, NOTHING)
+        failed = any(stats.summarize(h)["failures"] or stats.summarize(h)["unreachable"] for h in stats.processed)
+        self._write(self._report, failed=failed)
+
+    def _write(self, report: Report, *, failed: bool) -> None:
         root = self.get_option("reports")
-        path = self._report.write(Path(root) if root else CHECKOUT / "reports", failed=failed)
+        path = report.write(Path(root) if root else CHECKOUT / "reports", failed=failed)
         shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         self._display.display(f"report: {shown}")
-        if not stats.processed:
-            raise SystemExit(2)
+
+    def _refuse(self, report: Report, message: str) -> None:
+        report.merge({"outcome": "refused", "messages": [message]})
+        self._display.error(message)
+        self._write(report, failed=True)
+        raise SystemExit(2)

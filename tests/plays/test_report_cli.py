@@ -51,11 +51,14 @@ def test_a_verb_without_a_spark_is_no_success(tmp_path: Path, inventory: str) ->
     assert "look at -i" in result["messages"][-1]
 
 
-def test_a_verb_that_was_told_to_run_no_task_is_no_success(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", [("--start-at-task", "no such task"), ("--skip-tags", "all"), ("--tags", "a,b")])
+def test_a_verb_that_was_told_to_leave_tasks_out_is_refused(tmp_path: Path, option: tuple[str, str]) -> None:
     hosts = tmp_path / "hosts.yml"
     hosts.write_text("sparks:\n  hosts:\n    spark-0:\n      ansible_host: 192.0.2.1\n")
-    code, screen, result = run(tmp_path, str(hosts), "--start-at-task", "no such task")
+    code, screen, result = run(tmp_path, str(hosts), *option)
     assert (code, result["outcome"]) == (2, "refused"), screen
+    assert f"{option[0]} {option[1]} leaves tasks out" in result["messages"][-1]
+    assert "TASK [" not in screen
 
 
 def test_a_verb_with_a_spark_is_judged_by_what_it_finds(tmp_path: Path) -> None:
