@@ -240,7 +240,7 @@ def latency(results: Results) -> Plot | None:
 
     def draw(axes: Axes) -> None:
         _bars(axes, [_wrapped(w.title) for w in works], series, _colours(results))
-        axes.set_xlabel("seconds to the first token, prompt cached, median")
+        axes.set_xlabel("seconds, median")
         _legend(axes, len(series))
 
     says = "Median time to the first token, one request at a time. "
