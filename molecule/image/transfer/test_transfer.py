@@ -1,4 +1,4 @@
-"""Images between a registry, the head and another rank: real engines, real TLS, real interruptions.
+"""Images between a registry, the head and another rank: real engines, real TLS, real interruptions, a whole deploy.
 
 The tests build on each other in the order in which they stand.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.labtest import CHECKOUT, INVENTORY, Run
+from tests.labtest import CHECKOUT, INVENTORY, Run, engine, weights_ledger
 
 sys.path.insert(0, str(CHECKOUT / "molecule" / "image"))
 
@@ -304,3 +304,73 @@ def test_an_image_without_ray_gets_it_on_the_head_and_the_rank_the_same_bits(
     again = have(**settings)
     assert again.code == 0, again.screen
     assert again.executions == {"spark-0": 1, "spark-1": 1}
+
+
+@pytest.fixture(scope="module")
+def engine_in_registry(sparks: list[Any]) -> str:
+    """The lab's engine with one layer more, in the registry only; its name with digest."""
+    head, token, name = sparks[0], (registry.FOLDER / "token").read_text().strip(), f"{HOST}/engine:1"
+    root(
+        head,
+        f"mkdir -p {WORK}/engine && cd {WORK}/engine && head -c 1000000 /dev/urandom > mark && "
+        f"printf 'FROM sparkpair-lab/engine:0.32.0\\nCOPY mark /mark\\n' > Dockerfile && "
+        f"docker build -q -t {name} . && "
+        f"echo {token} | docker --config {WORK}/login login -u {registry.USER} --password-stdin {HOST} && "
+        f"docker --config {WORK}/login push -q {name}",
+    )
+    digest = root(head, f"docker image inspect --format '{{{{index .RepoDigests 0}}}}' {name}").strip()
+    root(head, f"docker rmi {name} {digest} || true; docker image prune -f")
+    assert [layers(spark, digest) for spark in sparks] == [[], []]
+    return digest
+
+
+@pytest.fixture
+def bare_worker(sparks: list[Any]) -> Iterator[None]:
+    """The worker has no weights, no rank knows a manifest, and nothing serves."""
+    hub, aside = "/home/spark/.cache/huggingface/hub", "/home/spark/.cache/huggingface/aside"
+    root(sparks[1], f"mv {hub} {aside}")
+    for spark in sparks:
+        root(spark, "rm -rf /opt/sparkpair/weights")
+    yield
+    root(sparks[1], f"rm -rf {hub} && mv {aside} {hub}")
+    for spark in sparks:
+        root(spark, "rm -rf /opt/sparkpair/weights")
+
+
+def moved(spark: Any, since: str) -> list[str]:
+    """Docker's events about images since then that bring or send layers."""
+    shown = root(
+        spark, f"docker events --since {since} --until $(date +%s) --filter type=image --format '{{{{.Action}}}}'"
+    )
+    return [action for action in shown.split() if action in {"pull", "push", "load", "save", "import"}]
+
+
+@pytest.mark.usefixtures("bare_worker", "cut_off")
+def test_one_deploy_brings_image_and_weights_to_a_rank_without_a_way_to_the_registry(
+    verb: Callable[..., Run], engine_in_registry: str, sparks: list[Any]
+) -> None:
+    """The pair serves with the real engine; a whole second deploy after a stop transfers nothing and hashes nothing."""
+    values = {
+        "image": engine_in_registry,
+        "registry_user": registry.USER,
+        "registry_password_file": str(registry.FOLDER / "token"),
+    }
+    given = ["-e", json.dumps(values)]
+    assert verb("stop").code == 0
+    before = [root(spark, "date +%s").strip() for spark in sparks]
+    first = verb("deploy", *given)
+    assert (first.code, first.result["outcome"]) == (0, "ok"), first.screen
+    assert [moved(spark, since) for spark, since in zip(sparks, before, strict=True)] == [["pull", "save"], ["load"]]
+    name = named(first)
+    assert layers(sparks[0], name) == layers(sparks[1], name) != []
+    assert [engine(spark)["Config"]["Image"] for spark in sparks] == [name, name]
+    ledger = [weights_ledger(spark) for spark in sparks]
+    assert all("model.safetensors" in kept for kept in ledger)
+    assert verb("stop").code == 0
+    time.sleep(1)
+    before = [root(spark, "date +%s").strip() for spark in sparks]
+    again = verb("deploy", *given)
+    assert (again.code, again.result["outcome"]) == (0, "ok"), again.screen
+    assert [moved(spark, since) for spark, since in zip(sparks, before, strict=True)] == [[], []]
+    assert [weights_ledger(spark) for spark in sparks] == ledger
+    assert verb("stop").code == 0
