@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import getpass
 import socket
-from pathlib import Path
 from typing import Any
 
-from ansible import constants
 from ansible.plugins.action import ActionBase
-from sparkpair.inputs import left_out, plain
+from sparkpair.inputs import left_out, plain, session
 
 NOTED = ("release", "verb", "reason", "phase")
 PASSED = ("root", "state", "run", "reason", "force", "phase")
@@ -32,8 +30,7 @@ class ActionModule(ActionBase):
             return result | {"failed": True, "msg": said, "sparkpair_report": fragment}
         note = {key: args.get(key) or "" for key in NOTED}
         wanted = {key: args[key] for key in PASSED if args.get(key) is not None}
-        # Ansible's own temporary folder of one start; it says which of two starts of the same command this is.
-        wanted["session"] = Path(constants.DEFAULT_LOCAL_TMP).name
+        wanted["session"] = session()
         name = str(plain((task_vars or {}).get("inventory_hostname", "")))
         wanted["note"] = {**note, "host": name, "who": getpass.getuser(), "controller": socket.gethostname()}
         result = self._execute_module(module_name="spark_lock", module_args=wanted, task_vars=task_vars)

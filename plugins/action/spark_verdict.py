@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
                 fragment["draft_tokens_per_step"] = judged.probe.draft_tokens_per_step
                 fragment["tokens_per_second"] = judged.probe.tokens_per_second
         else:
-            judged = live.Verdict(False, [f"{names[n]}: no release is current" for n in sorted(names)])
+            judged = live.without_plan(states, names)
         if args.get("show"):
             for line in status_table(plan, ranks, states, judged):
                 display.display(line)

@@ -29,6 +29,10 @@ options:
     description: With C(state=stopped), the run that must hold the rollout lock of the rank. Empty does not ask.
     type: str
     default: ""
+  session:
+    description: The start of ansible-playbook that must hold it. The action fills it in.
+    type: str
+    default: ""
   metrics_url:
     description: URL of the engine's metrics. Required with C(state=drained).
     type: str
@@ -63,6 +67,9 @@ options:
     type: float
     default: 10.0
 attributes:
+  action:
+    description: An action of the same name says which start of ansible-playbook asks.
+    support: full
   check_mode:
     description: Reports what would be stopped, and neither stops nor waits.
     support: full

@@ -202,8 +202,9 @@ def test_only_a_lock_that_is_not_given_leaves_a_pair_untouched(site: Site, state
     assert told["sparkpair_report"].get("outcome") == outcome
 
 
-@pytest.mark.parametrize(("run", "stopped"), [("mine", False), ("another", True), ("", True)])
+@pytest.mark.parametrize(("run", "stopped"), [("mine", False), ("another", False), ("", True)])
 def test_what_was_started_since_the_lock_was_taken_away_is_not_stopped(site: Site, run: str, stopped: bool) -> None:
+    """Neither by another run, nor by the same one that was started again in another terminal."""
     site.lock(0)
     told = site.ask("spark_engine", root=str(site.folder / "spark-0" / "root"), state="stopped", run=run)
     assert ("is not this run's any more, so nothing was stopped" in told.get("msg", "")) != stopped, told

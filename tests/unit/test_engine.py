@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -630,6 +632,30 @@ def test_a_port_that_speaks_something_else_is_unhealthy_and_no_crash(answer: byt
         thread.start()
         assert not engine.healthy(f"http://127.0.0.1:{listening.getsockname()[1]}/health", timeout=2)
         thread.join()
+
+
+@pytest.mark.parametrize("ask", [engine.healthy, engine.requests_in_engine])
+def test_an_answer_that_trickles_is_given_up_at_the_timeout(ask: Callable[[str, float], bool | int | None]) -> None:
+    """A socket's timeout counts from byte to byte, so the look would not end while each byte comes in time."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                while not ended.wait(0.1):
+                    connection.sendall(b"x")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            begun = time.monotonic()
+            assert not ask(f"http://127.0.0.1:{listening.getsockname()[1]}/health", 0.5)
+            assert time.monotonic() - begun < 5
+        finally:
+            ended.set()
+            thread.join()
 
 
 # --- runner ----------------------------------------------------------------------------------------------------------

@@ -403,6 +403,16 @@ def test_a_pair_without_speculation_says_so() -> None:
     assert status_table(made, ranks, pair(), judged)[-1].endswith("in the probe, no speculation")
 
 
+def test_without_a_plan_each_rank_says_what_is_wrong_with_it() -> None:
+    """The head's plan was edited by hand; the worker has nothing to answer for."""
+    damaged = state(release={"id": RELEASE, "exists": True, "damage": ["plan.json: content differs"]}, plan=None)
+    assert live.without_plan({0: damaged, 1: state()}, NAMES).reasons == [
+        f"spark-0: release {RELEASE} is damaged: plan.json: content differs"
+    ]
+    reasons = live.without_plan({0: state(current=None), 1: None}, NAMES).reasons
+    assert reasons == ["spark-0: no release is current", "spark-1: not reached"]
+
+
 def test_no_release_at_all_has_a_table_too() -> None:
     judged = live.Verdict(False, ["spark-0: no release is current"])
     ranks = [rank_report(n, NAMES[n], "a", None) for n in NAMES]

@@ -118,6 +118,16 @@ def test_an_unreadable_plan_is_none_and_damage(root: Path, content: bytes) -> No
     assert found["release"]["damage"] == ["plan.json: content differs from the release's listing"]
 
 
+def test_a_plan_that_was_edited_is_damage_and_not_read(root: Path) -> None:
+    """It is JSON with ranks and a port, and without what is asked next."""
+    edited = {k: v for k, v in PLAN.items() if k != "served_model_name"}
+    (root / "releases" / ID / "plan.json").write_text(json.dumps(edited))
+    found = state.read(root, Docker({}), records=True)
+    assert (found["plan"], found["plans"][ID]) == (None, None)
+    assert found["plans"][OTHER]["release"] == OTHER
+    assert found["checks"][ID] == found["release"]["damage"] != []
+
+
 def test_leftovers_are_part_of_the_state(root: Path) -> None:
     (root / "releases" / f".staging-{ID}").mkdir()
     assert state.read(root, Docker({}))["leftovers"] == [f".staging-{ID}"]

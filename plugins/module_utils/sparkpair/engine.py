@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import time
-import urllib.error
-import urllib.request
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from . import containers, phases
+from . import containers, phases, traffic
 from .memory import kib
 from .runner import Clock, Runner, Sleep
 
@@ -70,12 +67,12 @@ class Drained:
 
 def requests_in_engine(url: str, timeout: float = 3.0) -> int | None:
     """Running and waiting requests from the engine's metrics at ``url``; None when it gives no answer."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    answer = traffic.get(url, timeout)
+    if answer["error"] or answer["status"] != HTTPStatus.OK:
+        return None
     try:
-        with opener.open(url, timeout=timeout) as answer:
-            text = answer.read().decode(errors="replace")
-        found = [float(value) for value in _REQUESTS.findall(text)]
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError):
+        found = [float(value) for value in _REQUESTS.findall(answer["text"] or "")]
+    except ValueError:
         return None
     return int(sum(found)) if found else None
 
@@ -145,13 +142,9 @@ class Watch:
 
 
 def healthy(url: str, timeout: float = 3.0) -> bool:
-    """True when GET ``url`` answers 200; proxies are bypassed."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(url, timeout=timeout) as answer:
-            return int(answer.status) == HTTPStatus.OK
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError):
-        return False
+    """True when GET ``url`` answers 200, as a whole and in time; proxies are bypassed."""
+    answer = traffic.get(url, timeout)
+    return not answer["error"] and answer["status"] == HTTPStatus.OK
 
 
 def watch(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible import context
+from ansible import constants, context
 from ansible.utils.vars import load_extra_vars
 
 from .overlay_manifest import overlay_digest
@@ -94,6 +94,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, int):
         return int.__int__(value)
     return float.__float__(value) if isinstance(value, float) else str(value)
+
+
+def session() -> str:
+    """Which of two starts of the same command this is: the name of Ansible's own temporary folder of one start."""
+    return Path(constants.DEFAULT_LOCAL_TMP).name
 
 
 def read_inputs(

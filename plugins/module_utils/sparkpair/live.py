@@ -103,6 +103,18 @@ def rank_reasons(name: str, state: Mapping[str, Any] | None, release: str) -> li
     return reasons
 
 
+def without_plan(states: Mapping[int, Mapping[str, Any] | None], names: Mapping[int, str]) -> Verdict:
+    """Why nothing serves where the head has no release that can be read, from the states and names by rank."""
+    reasons: list[str] = []
+    for rank in sorted(names):
+        state = states[rank]
+        if state is not None and not state["current"]:
+            reasons.append(f"{names[rank]}: no release is current")
+        else:
+            reasons += rank_reasons(names[rank], state, str(state["current"]) if state else "")
+    return Verdict(False, reasons)
+
+
 def verdict(
     plan: Mapping[str, Any], states: Mapping[int, Mapping[str, Any] | None], names: Mapping[int, str]
 ) -> Verdict:

@@ -179,6 +179,7 @@ def spark_engine() -> None:
             "state": {"choices": ["drained", "stopped", "settled", "watched"], "required": True},
             "grace": {"type": "int", "default": 60},
             "run": {"type": "str", "default": ""},
+            "session": {"type": "str", "default": ""},
             "metrics_url": {"type": "str"},
             "free_gib": {"type": "float", "default": 0.0},
             "share": {"type": "float", "default": 0.0},
@@ -209,7 +210,8 @@ def spark_engine() -> None:
         )
         module.exit_json(changed=False, watch=diagnose.discreet(Path(params["root"]), seen.as_dict()))
     held = lock.read(Path(params["root"]))
-    if params["run"] and not module.check_mode and held.holder.get("run") != params["run"]:
+    ours = lock.Holder(params["run"], params["session"]).holds(held)
+    if params["run"] and not module.check_mode and not ours:
         module.fail_json(msg=f"the lock is not this run's any more, so nothing was stopped: it is {held.text()}")
     try:
         stopped = engine.stop(run, params["grace"], dry=module.check_mode)

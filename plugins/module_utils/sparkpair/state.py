@@ -36,7 +36,10 @@ def _layers(runner: Runner, image_id: str) -> str:
         return ""
 
 
-def _plan(store: Store, release: str) -> dict[str, Any] | None:
+def _plan(store: Store, release: str, damage: list[str]) -> dict[str, Any] | None:
+    # One that was edited may be any text; what it says is not what was released.
+    if any(reason.startswith("plan.json: ") for reason in damage):
+        return None
     text = store.read(release, "plan.json")
     try:
         plan = json.loads(text or "null")
@@ -97,17 +100,18 @@ def read(
     }
     if cooled is not None:
         state["cooled"] = cooled
+    checks = {r: store.check(r).damage for r in (store.ids() if records else [current] if current else [])}
     if looked_at:
         check = store.check(looked_at)
         state["release"] = {"id": looked_at, "exists": check.exists, "damage": check.damage}
         state["overlays"] = store.overlays(looked_at)
     if current:
-        state["plan"] = _plan(store, current)
+        state["plan"] = _plan(store, current, checks.get(current, []))
     if records:
         recorded = history.read(root)
         state["history"], state["history_damaged"] = recorded.entries, recorded.damaged
-        state["checks"] = {r: store.check(r).damage for r in store.ids()}
-        state["plans"] = {r: _plan(store, r) for r in store.ids()}
+        state["checks"] = checks
+        state["plans"] = {release: _plan(store, release, damage) for release, damage in checks.items()}
         held = lock.read(root)
         state["lock"] = {"run": str(held.holder.get("run", "")), "text": held.text()} if held.held else None
     try:

@@ -201,6 +201,14 @@ class _Sender:
         answer["events"].append(now)
 
 
+def get(url: str, timeout: float) -> dict[str, Any]:
+    """The answer to GET of an http URL, as ``run_groups`` gives it: whole within ``timeout`` seconds, or an error."""
+    parts = urlsplit(url)
+    request = {"id": "get", "path": parts.path, "max_body": MAX_READ}
+    sender = _Sender(f"http://{parts.netloc}", "", time.monotonic() + timeout, _Clock())
+    return sender.send(request | {"timeout": timeout}, "get")
+
+
 def _cut(sock: socket.socket, late: threading.Event) -> None:
     late.set()
     with contextlib.suppress(OSError):
