@@ -62,6 +62,8 @@ FAULTS = (
           "it is missing"),
     Fault("current is no link", "lock", "a directory stands in the place of the link on the worker", UNTOUCHED,
           "is not a link"),
+    Fault("history is no file", "lock", "a directory stands in the place of the worker's history", UNTOUCHED,
+          "the history of this rank cannot be kept"),
     Fault("Docker hangs at the lock", "lock", "dockerd of the worker is suspended", UNTOUCHED,
           "Docker does not answer", again=True),
     Fault("lock held", "lock", "another run holds the lock", UNTOUCHED, "never taken over"),

@@ -36,6 +36,7 @@ ARGUMENTS = {
     "drift_bound": {"type": "float", "default": 0.02},
     "resume": {"type": "raw", "default": "auto"},
     "before": {"type": "dict"},
+    "theirs": {"type": "bool", "default": False},
     "reasons": {"type": "list", "elements": "str", "default": []},
     "live": {"type": "dict"},
     "arm": {"type": "str"},
@@ -115,7 +116,7 @@ class ActionModule(ActionBase):
             ],
             before=before,
         )
-        opened = bench_runs.open_run(reports, fresh, str(args["resume"]).lower())
+        opened = bench_runs.open_run(reports, fresh, str(args["resume"]).lower(), theirs=args["theirs"])
         for path in bench_runs.damaged(reports):
             display.warning(f"{path} cannot be read and is passed over; newer runs are whole")
         if opened.deploys and opened.before.serving and opened.before.release is None:

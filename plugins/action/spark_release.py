@@ -9,7 +9,7 @@ from typing import Any
 from ansible import constants
 from ansible.plugins.action import ActionBase
 from sparkpair import shared
-from sparkpair.inputs import plain, read_inputs
+from sparkpair.inputs import plain, read_inputs, session
 from sparkpair.render import RenderError, render
 
 
@@ -24,7 +24,8 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         args = plain(self._task.args)
         state = args.get("state", "staged")
-        wanted = {key: args[key] for key in ("root", "state", "release", "keep") if key in args}
+        wanted = {key: args[key] for key in ("root", "state", "release", "keep", "run") if key in args}
+        wanted["session"] = session()
         if state == "staged":
             plan, overlays = args["plan"], args.get("overlays") or []
             try:

@@ -116,7 +116,11 @@ class CallbackModule(CallbackBase):
 
     def _write(self, report: Report, *, failed: bool) -> None:
         root = self.get_option("reports")
-        path = report.write(Path(root) if root else CHECKOUT / "reports", failed=failed)
+        try:
+            path = report.write(Path(root) if root else CHECKOUT / "reports", failed=failed)
+        except OSError as error:
+            self._display.error(f"no report: {error}; the screen and the exit code tell how the run ended")
+            return
         shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         self._display.display(f"report: {shown}")
 

@@ -60,6 +60,11 @@ options:
   before:
     description: What serves now. C(serving), and the C(release) that can be put back or null.
     type: dict
+  theirs:
+    description: Whether another verb brought what serves now, for C(opened). Then that is what a run which goes on puts
+      back.
+    type: bool
+    default: false
   reasons:
     description: Why nothing serves.
     type: list

@@ -79,6 +79,10 @@ accepted:
   description: Whether every rank has recorded the release as accepted. Needs states that were read with records.
   returned: always
   type: bool
+accepted_by:
+  description: The verb with which the release was last accepted, empty when it was not.
+  returned: always
+  type: str
 done:
   description: Whether the pair serves the release and has accepted it.
   returned: always

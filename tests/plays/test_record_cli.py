@@ -91,6 +91,7 @@ class Site:
         fallback = self.plan | {"release": "b" * 12}
         self.verdict = {"serving": False, "advisory": [], "fallback": fallback, "keep": {"0": [], "1": []}}
         state = {"docker": None, "release": {"exists": True, "damage": []}, "current": "b" * 12, "history": []}
+        state |= {"history_fault": ""}
         self.answers("spark_state", {"state": state | {"overlays": []}})
         self.answers("spark_lock", {"ours": True, "text": ""})
         self.answers("spark_diagnose", {})

@@ -1,4 +1,4 @@
-"""spark_release's prepared.yml in real ansible-playbook runs: two hosts behind an ssh that runs here."""
+"""spark_release in real ansible-playbook runs: two hosts behind an ssh that runs here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sparkpair.store import File, Store
@@ -14,6 +15,12 @@ from tests.planning import host_variables
 from tests.sshhere import ansible, configure, program
 
 ID = "a" * 12
+
+
+def entry(name: str, **variables: Any) -> dict[str, Any]:
+    """A task that includes an entry of the role."""
+    role = {"name": "spark_release", "tasks_from": f"{name}.yml"}
+    return {"ansible.builtin.include_role": role, "vars": {"spark_release_id": ID, **variables}}
 
 
 class Site:
@@ -41,19 +48,15 @@ class Site:
         }
         (folder / "hosts.json").write_text(json.dumps({"all": {"children": {"sparks": {"hosts": hosts}}}}))
 
-    def prepare(self, *, own_key: bool) -> subprocess.CompletedProcess[str]:
-        """Have the release prepared."""
-        task = {
-            "ansible.builtin.include_role": {"name": "spark_release", "tasks_from": "prepared.yml"},
-            "vars": {
-                "spark_release_id": ID,
-                "spark_release_api_key_set": True,
-                "spark_release_own_key": own_key,
-            },
-        }
-        play = {"hosts": "sparks", "gather_facts": False, "any_errors_fatal": True, "tasks": [task]}
+    def play(self, *tasks: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+        """Run tasks on both ranks."""
+        play = {"hosts": "sparks", "gather_facts": False, "any_errors_fatal": True, "tasks": tasks}
         (self.folder / "play.json").write_text(json.dumps([play]))
         return ansible(self.folder, "-i", "hosts.json", "play.json")
+
+    def prepare(self, *, own_key: bool) -> subprocess.CompletedProcess[str]:
+        """Have the release prepared."""
+        return self.play(entry("prepared", spark_release_api_key_set=True, spark_release_own_key=own_key))
 
     @property
     def keys(self) -> list[str]:
@@ -84,3 +87,33 @@ def test_a_rank_that_cannot_be_prepared_leaves_no_link_ready_on_the_other(site: 
     assert "compose.yaml: content differs" in done.stdout
     assert f"release {ID} could not be prepared on every rank" in done.stdout
     assert [store.leftovers() for store in site.stores] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("holder", "moved"), [("mine", True), ("another", False), ("mine, from another terminal", False)]
+)
+@pytest.mark.parametrize("name", ["prepared", "switch", "pruned"])
+def test_a_controller_that_slept_changes_no_release_once_the_lock_is_not_its_own(
+    site: Site, name: str, holder: str, moved: bool
+) -> None:
+    """A colleague has released its lock and deployed something else in the meantime."""
+    lock = {
+        "spark_lock": {"root": "{{ spark_release_root }}", "state": "held", "run": "mine", "verb": "deploy"},
+        "become": True,
+    }
+    if holder != "mine":
+        for store in site.stores:
+            (store.root / "lock").mkdir()
+            note = {"run": holder.partition(",")[0], "session": "another"}
+            (store.root / "lock" / "holder.json").write_text(json.dumps(note))
+    before = [state(store) for store in site.stores]
+    tasks = [lock] if moved else []
+    done = site.play(*tasks, entry(name, spark_release_run="mine", spark_release_keep=[]))
+    assert (done.returncode == 0) == moved, done.stdout
+    assert ([state(store) for store in site.stores] != before) == moved
+    assert ("the lock is not this run's any more, so nothing was changed" in done.stdout) != moved
+
+
+def state(store: Store) -> tuple[str | None, list[str], list[str]]:
+    """The current release of a rank, those that it holds, and what is left half done."""
+    return store.current(), store.ids(), store.leftovers()

@@ -67,3 +67,13 @@ def test_a_verb_with_a_spark_is_judged_by_what_it_finds(tmp_path: Path) -> None:
     code, screen, result = run(tmp_path, str(hosts))
     assert "nothing was done" not in screen
     assert (code, result["outcome"]) != (2, "refused"), screen
+
+
+def test_a_report_that_cannot_be_written_is_told_and_changes_no_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("a file in the place of the folder")
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text("other:\n  hosts:\n    spark-0:\n")
+    code, screen, _ = run(tmp_path, str(hosts))
+    assert code == 2
+    assert "no report: " in screen
+    assert "nothing was done" in screen

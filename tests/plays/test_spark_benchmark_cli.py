@@ -131,6 +131,7 @@ class Site:
             "history": [entry | {"verb": "deploy"}] if accepted else [],
             "later": [entry | {"verb": verb} for verb in later],
             "history_damaged": [],
+            "history_fault": "",
             "lock": None,
             "checks": {release: []},
             "plans": {release: self.plan},

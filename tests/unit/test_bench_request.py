@@ -177,6 +177,14 @@ def test_a_run_goes_on_with_what_it_noted_of_before(tmp_path: Path) -> None:
     assert [found.missing(a) for a in found.arms] == [[], ["count"], ["count"]]
 
 
+@pytest.mark.parametrize("resume", ["auto", "true", "false"])
+def test_what_another_verb_deployed_since_the_interruption_is_not_undone(tmp_path: Path, resume: str) -> None:
+    """The lock was released, the operator deployed, and then the benchmark went on."""
+    interrupted(tmp_path)
+    found = bench_runs.open_run(tmp_path, results("2", release="deployed since"), resume, theirs=True)
+    assert found.before.release == "deployed since"
+
+
 def test_a_run_that_was_put_back_takes_what_serves_now(tmp_path: Path) -> None:
     run = interrupted(tmp_path)
     run.restored = True

@@ -46,6 +46,7 @@ def state(rank: int, **changed: Any) -> dict[str, Any]:
         "containers": [container],
         "history": [{"run": "r", "release": RELEASE, "outcome": "accepted", "image_id": "sha256:one"}],
         "history_damaged": [],
+        "history_fault": "",
         "lock": None,
         "plans": {RELEASE: recorded},
         **changed,

@@ -26,6 +26,7 @@ def state(*entries: dict[str, Any], current: str | None = None, **more: Any) -> 
         "hostname": "spark",
         "history": list(entries),
         "history_damaged": [],
+        "history_fault": "",
         "lock": None,
         "leftovers": [],
         "current": current,
@@ -188,6 +189,27 @@ def test_a_lock_of_another_run_is_told_and_the_own_one_is_not() -> None:
     states[1]["lock"] = {"run": "killed", "text": "held for 3 h by op on laptop"}
     assert live.notes(states, NAMES, "mine") == ["spark-1: the rollout lock is held for 3 h by op on laptop"]
     assert live.notes(states, NAMES, "killed") == []
+
+
+def test_a_record_that_cannot_be_continued_is_told_before_it_is_needed(tmp_path: Path) -> None:
+    """It reads as an empty one, so a good release would be stopped because nothing was accepted before it."""
+    assert history.fault(tmp_path / "not there yet") == history.fault(tmp_path) == ""
+    history.append(tmp_path, entry(A))
+    before = (tmp_path / history.FILE).stat()
+    assert history.fault(tmp_path) == ""
+    assert (tmp_path / history.FILE).stat().st_mtime_ns == before.st_mtime_ns
+    (tmp_path / history.FILE).unlink()
+    (tmp_path / history.FILE).mkdir()
+    found = history.fault(tmp_path)
+    assert found == f"{tmp_path / history.FILE}: Is a directory"
+    notes = live.notes({0: state(entry(A)), 1: state(history_fault=found)}, NAMES)
+    assert f"spark-1: the history cannot be kept: {found}" in notes
+
+
+def test_who_brought_a_release_is_who_had_it_accepted_last() -> None:
+    entries = [entry(A, verb="deploy"), entry(B, verb="benchmark"), entry(A, verb="benchmark"), entry(A, "rolled_back")]
+    assert [history.accepted_by(entries, release) for release in (A, B, C)] == ["benchmark", "benchmark", ""]
+    assert history.accepted_by([*entries, entry(A, verb="rollback")], A) == "rollback"
 
 
 def test_leftovers_are_named() -> None:

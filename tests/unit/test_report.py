@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -195,3 +196,28 @@ def test_files_of_a_run_lie_beside_its_result_and_never_outside(tmp_path: Path) 
     with pytest.raises(ValueError, match="leaves the report"):
         report.write(tmp_path, failed=True)
     assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_a_full_disk_leaves_no_half_result_and_no_latest_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_mode: bool
+) -> None:
+    Report("deploy", started=NOON).write(tmp_path, failed=False)
+
+    def full(path: Path, text: str) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, f"no room for {len(text)} characters")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no room"):
+        patched.setattr(Path, "write_text", full)
+        Report("deploy", check_mode=check_mode, started=LATER).write(tmp_path, failed=True)
+    earlier = ["20260301T120000Z"]
+    assert sorted(p.name for p in (tmp_path / "deploy").iterdir()) == earlier + ["latest"] * check_mode
+
+
+def test_a_latest_that_is_no_link_stays_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "deploy" / "latest").mkdir(parents=True)
+    with pytest.raises(OSError, match="latest"):
+        Report("deploy", started=NOON).write(tmp_path, failed=False)
+    assert sorted(p.name for p in (tmp_path / "deploy").iterdir()) == ["20260301T120000Z", "latest"]
+    assert read(tmp_path / "deploy" / "20260301T120000Z" / "result.json")["outcome"] == "ok"

@@ -199,6 +199,13 @@ def _(bench: Bench) -> Run:
         return bench.deploy(*new())
 
 
+@injects("history is no file")
+def _(bench: Bench) -> Run:
+    file = f"{ROOT}/history.jsonl"
+    with bench.changed(1, f"mv {file} {file}.kept && mkdir {file}", f"rmdir {file} && mv {file}.kept {file}"):
+        return bench.deploy(*new())
+
+
 def _locked(bench: Bench, ranks: tuple[int, ...], note: dict[str, object] | None) -> Run:
     for rank in ranks:
         write = f"echo '{json.dumps(note)}' > {ROOT}/lock/holder.json" if note else "true"

@@ -59,7 +59,7 @@ def damaged(reports: Path) -> list[Path]:
     return made
 
 
-def open_run(reports: Path, fresh: Results, resume: str) -> Results:
+def open_run(reports: Path, fresh: Results, resume: str, *, theirs: bool = False) -> Results:
     """Continue the unfinished run, or take ``fresh``; nothing is written before ``begin``.
 
     Args:
@@ -67,9 +67,11 @@ def open_run(reports: Path, fresh: Results, resume: str) -> Results:
         fresh: a new run for the present request.
         resume: ``auto`` continues an unfinished run of the same request, and refuses when there is one of another
             request; ``true`` also refuses when there is none; ``false`` abandons it and begins anew.
+        theirs: whether another verb brought what serves now.
 
     What served before the first arm is noted once: a run that takes over from one which did not put it back keeps that
-    run's note, or the pair would end with an arm of the benchmark.
+    run's note, or the pair would end with an arm of the benchmark. Unless another verb has brought what serves now:
+    that is what the operator wants since then.
 
     Raises:
         RefusedError: see ``resume``, or a results file cannot be read.
@@ -82,9 +84,9 @@ def open_run(reports: Path, fresh: Results, resume: str) -> Results:
             raise RefusedError("resume = 'true': no run was interrupted; leave it out to begin one")
         opened = fresh
     elif resume == "false":
-        opened = fresh if old.restored else fresh.model_copy(update={"before": old.before})
+        opened = fresh if old.restored or theirs else fresh.model_copy(update={"before": old.before})
     elif old.request() == fresh.request():
-        opened = old.model_copy(update={"before": fresh.before}) if old.restored else old
+        opened = old.model_copy(update={"before": fresh.before}) if old.restored or theirs else old
     else:
         arms = ", ".join(f"{a.id} {a.spec}" for a in old.arms)
         raise RefusedError(

@@ -50,6 +50,19 @@ def read(root: Path) -> History:
     return History(entries, damaged)
 
 
+def fault(root: Path) -> str:
+    """Why the record below ``root`` cannot be read or continued, "" when it can. Changes nothing."""
+    path = root / FILE
+    try:
+        if path.exists():
+            os.close(os.open(path, os.O_RDWR | os.O_APPEND))
+        elif root.exists() and not os.access(root, os.W_OK):
+            return f"no file can be made in {root}"
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return ""
+
+
 def _entry(line: str) -> dict[str, Any] | None:
     """The entry in a line, or None when it is none that can be worked with and sent on."""
     try:
@@ -104,6 +117,12 @@ def accepted(entries: Sequence[dict[str, Any]], *, stock: bool | None = None) ->
         if stock is None or bool(entry.get("stock")) == stock:
             found.append(entry["release"])
     return found
+
+
+def accepted_by(entries: Sequence[Mapping[str, Any]], release: str) -> str:
+    """The verb with which a release was last accepted, "" when it was not."""
+    verbs = [str(e.get("verb") or "") for e in entries if (e["outcome"], e["release"]) == (ACCEPTED, release)]
+    return verbs[-1] if verbs else ""
 
 
 def interrupted(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -152,6 +152,8 @@ def notes(states: Mapping[int, Mapping[str, Any] | None], names: Mapping[int, st
             found.append(f"{names[rank]}: an interrupted run left {', '.join(state['leftovers'])}")
         if state["lock"] and state["lock"]["run"] != run:
             found.append(f"{names[rank]}: the rollout lock is {state['lock']['text']}")
+        if state["history_fault"]:
+            found.append(f"{names[rank]}: the history cannot be kept: {state['history_fault']}")
         last = history.interrupted(state["history"])
         if last:
             what = f"{last.get('verb') or 'unknown verb'} of {last.get('release') or 'an unknown release'}"

@@ -14,6 +14,15 @@ from .runner import run
 from .store import File, Store, StoreError
 
 ROOT: dict[str, Any] = {"type": "path", "default": "/opt/sparkpair"}
+ASKING: dict[str, Any] = {name: {"type": "str", "default": ""} for name in ("run", "session")}
+"""The run that must hold the lock of this rank, and the start of ansible-playbook in which it goes on."""
+
+
+def _need_lock(module: AnsibleModule, instead: str) -> None:
+    """Fail when a run is named that does not hold the lock: a controller may have slept since it took it."""
+    run_, held = module.params["run"], lock.read(Path(module.params["root"]))
+    if run_ and not module.check_mode and not lock.Holder(run_, module.params["session"]).holds(held):
+        module.fail_json(msg=f"the lock is not this run's any more, so {instead}: it is {held.text()}")
 
 
 def spark_state() -> None:
@@ -57,6 +66,7 @@ def spark_release() -> None:
             "secrets": {"type": "dict", "no_log": True, "default": {}},
             "keep_secrets": {"type": "list", "elements": "str", "no_log": False, "default": []},
             "keep": {"type": "list", "elements": "str", "default": []},
+            **ASKING,
         },
         required_if=[
             ("state", "staged", ("release", "files")),
@@ -67,6 +77,7 @@ def spark_release() -> None:
         supports_check_mode=True,
     )
     store = Store(Path(module.params["root"]))
+    _need_lock(module, "nothing was changed")
     try:
         bodies = {
             "staged": _stage,
@@ -178,8 +189,7 @@ def spark_engine() -> None:
             "root": ROOT,
             "state": {"choices": ["drained", "stopped", "settled", "watched"], "required": True},
             "grace": {"type": "int", "default": 60},
-            "run": {"type": "str", "default": ""},
-            "session": {"type": "str", "default": ""},
+            **ASKING,
             "metrics_url": {"type": "str"},
             "free_gib": {"type": "float", "default": 0.0},
             "share": {"type": "float", "default": 0.0},
@@ -209,10 +219,7 @@ def spark_engine() -> None:
             hold=params["hold"],
         )
         module.exit_json(changed=False, watch=diagnose.discreet(Path(params["root"]), seen.as_dict()))
-    held = lock.read(Path(params["root"]))
-    ours = lock.Holder(params["run"], params["session"]).holds(held)
-    if params["run"] and not module.check_mode and not ours:
-        module.fail_json(msg=f"the lock is not this run's any more, so nothing was stopped: it is {held.text()}")
+    _need_lock(module, "nothing was stopped")
     try:
         stopped = engine.stop(run, params["grace"], dry=module.check_mode)
     except engine.EngineError as error:

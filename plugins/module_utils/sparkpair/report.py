@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -94,18 +95,25 @@ class Report:
             except FileExistsError:
                 count += 1
                 folder = base / f"{stamp}-{count}"
-        for name, text in self.files.items():
-            target = folder / name
-            if folder.resolve() not in target.resolve().parents:
-                raise ValueError(f"{name} leaves the report")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text)
-        path = folder / "result.json"
-        path.write_text(json.dumps(self.result(failed=failed), indent=1, ensure_ascii=False) + "\n")
+        latest = base / "latest"
+        try:
+            for name, text in self.files.items():
+                target = folder / name
+                if folder.resolve() not in target.resolve().parents:
+                    raise ValueError(f"{name} leaves the report")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text)
+            path = folder / "result.json"
+            path.write_text(json.dumps(self.result(failed=failed), indent=1, ensure_ascii=False) + "\n")
+        except OSError:
+            # A full disk: neither half a result may be read, nor that of an earlier run for this one.
+            shutil.rmtree(folder, ignore_errors=True)
+            if latest.is_symlink() and not self.check_mode:
+                latest.unlink()
+            raise
         if not self.check_mode:
             # A link of its own name and a rename, so that a reader never finds "latest" missing.
-            fresh = Path(tempfile.mkdtemp(dir=base, prefix=".latest-"))
-            (fresh / "link").symlink_to(folder.name)
-            (fresh / "link").replace(base / "latest")
-            fresh.rmdir()
+            with tempfile.TemporaryDirectory(dir=base, prefix=".latest-") as fresh:
+                (Path(fresh) / "link").symlink_to(folder.name)
+                (Path(fresh) / "link").replace(latest)
         return path

@@ -75,10 +75,10 @@ def read(
         ``release`` (``id``, ``exists``, ``damage``), ``overlays`` (``target``, ``source`` and ``sha256`` of its files),
         ``plan`` (the current release's, or None), ``docker`` (None, or why it did not answer), ``containers`` (list),
         ``layers`` (image id of a container to a digest over its layers, "" when it is not known),
-        ``ray`` when asked; with records also ``history`` (entries), ``history_damaged`` (line numbers), ``checks``
-        (release to its damage), ``plans`` (release to its plan) and ``lock`` (``run`` and ``text`` of the rollout lock,
-        None when nobody holds it); with host also ``sensors`` and ``kernel``; with cool also ``cooled``, the seconds
-        that were waited.
+        ``ray`` when asked; with records also ``history`` (entries), ``history_damaged`` (line numbers),
+        ``history_fault`` ("", or why it cannot be read or continued), ``checks`` (release to its damage), ``plans``
+        (release to its plan) and ``lock`` (``run`` and ``text`` of the rollout lock, None when nobody holds it); with
+        host also ``sensors`` and ``kernel``; with cool also ``cooled``, the seconds that were waited.
     """
     cooled = sensors.cool_down(runner, *cool) if all(cool) else None
     store = Store(root)
@@ -110,6 +110,7 @@ def read(
     if records:
         recorded = history.read(root)
         state["history"], state["history_damaged"] = recorded.entries, recorded.damaged
+        state["history_fault"] = history.fault(root)
         state["checks"] = checks
         state["plans"] = {release: _plan(store, release, damage) for release, damage in checks.items()}
         held = lock.read(root)
