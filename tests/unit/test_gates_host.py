@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sparkpair import gates, gates_host, kernel, metrics, sensors
+from sparkpair import gates, gates_host, kernel, live, metrics, sensors
 from sparkpair.gatekit import Situation
 from sparkpair.runner import Completed
 
@@ -158,7 +158,9 @@ def test_reading_a_cool_sensor_slowly_is_no_pause(tmp_path: Path) -> None:
 def entry(tokens: float, **changed: Any) -> dict[str, Any]:
     """An accepted run with the memory settings of the plan."""
     basis = gates_host.pool_basis(PLAN["settings"])
-    return {"outcome": "accepted", "figures": {"kv_pool_tokens": tokens}, "memory_settings": basis, **changed}
+    figures = {"kv_pool_tokens": tokens}
+    common = {"outcome": "accepted", "release": PLAN["release"], "figures": figures, "memory_settings": basis}
+    return {**common, **changed}
 
 
 def answer(text: str = METRIC, status: int = 200) -> list[dict[str, Any]]:
@@ -199,6 +201,32 @@ def test_a_pool_that_shrank_fails(history: list[dict[str, Any]], passes: bool) -
     seen = gates_host.judge_pool(situation(state(), history=history), answer())
     assert seen.ok == passes
     assert seen.figures == {"kv_pool_tokens": 65_536.0}
+
+
+@pytest.mark.parametrize(
+    ("history", "passes"),
+    [
+        ([entry(65_536), entry(87_296, release="other", memory_settings={})], True),
+        ([entry(65_536), entry(87_296, release="other", memory_settings={"gpu_mem_util": 0.9})], True),
+        ([entry(87_296, release="other"), entry(65_536, memory_settings={})], True),
+        ([entry(87_296), entry(65_536, memory_settings={})], False),
+        ([entry(87_296, release="other"), entry(66_000)], False),
+    ],
+    ids=[
+        "unknown settings",
+        "other settings",
+        "own settings unknown",
+        "shrank since its acceptance",
+        "shrank since another",
+    ],
+)
+def test_a_release_on_record_is_compared_by_the_settings_of_its_own_acceptance(
+    history: list[dict[str, Any]], passes: bool
+) -> None:
+    """Its plan has no settings: a return failed on the pool of a release that had others, and the pair was down."""
+    recorded = live.named(PLAN, dict(enumerate(("spark-0", "spark-1"))))
+    where = Situation(recorded, {0: state(), 1: state()}, history=history)
+    assert gates_host.judge_pool(where, answer()).ok == passes
 
 
 def test_a_pool_that_is_no_longer_told_fails() -> None:
