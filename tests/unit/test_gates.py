@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from sparkpair import gates, traffic, warmup
+from sparkpair import gates, live, traffic, warmup
 from sparkpair.gates import GATES, RefusedChoiceError, Seen, Situation, choose
 from sparkpair.gates_drafts import degenerate
 from sparkpair.gates_guided import exact_count, tool_call
@@ -118,10 +118,12 @@ def test_gate_fires(gate: str, fault: str, says: str) -> None:
     assert seen.wanted
 
 
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("gate", ["concurrent", "mixed"])
-def test_requests_that_the_engine_holds_back_are_no_evidence_and_no_fault(gate: str) -> None:
-    held = Situation(plan(), {})
-    assert held.setting("glm53_mixed_prefill_chunk", "") == "skip"
+def test_requests_that_the_engine_holds_back_are_no_evidence_and_no_fault(gate: str, recorded: bool) -> None:
+    """Of a release on record as well: it comes without its settings, and a return failed by chance."""
+    made = live.named(plan(), {0: "spark-0", 1: "spark-1"}) if recorded else plan()
+    held = Situation(made, {})
     with Engine("serial", **sound()) as engine:
         seen = run(gate, engine, held)
     assert seen.ok

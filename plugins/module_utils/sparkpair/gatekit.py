@@ -159,7 +159,10 @@ def held_back(situation: Situation) -> bool:
     Requests at once are then decoded together only when they meet before the first token of any, so a pair without an
     overlap is no worse than one with it.
     """
-    return str(situation.setting("glm53_mixed_prefill_chunk", "")) == "skip"
+    # Not from the settings, which a release on record comes without.
+    return any(
+        r["environment"].get("GLM53_MIXED_PREFILL_CHUNK") == "skip" for r in situation.plan["ranks"] if r["rank"] == 0
+    )
 
 
 NO_EVIDENCE = "never decoded together, so no evidence about shared batches (glm53_mixed_prefill_chunk is skip)"
