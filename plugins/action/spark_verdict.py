@@ -56,6 +56,7 @@ class ActionModule(ActionBase):
             "accepted": done,
             "accepted_by": accepted_by(head["history"], plan["release"]) if done else "",
             "done": done and judged.serving,
+            "stopped": recorded and live.stopped(known),
             "leftovers": any(s["leftovers"] for s in states.values() if s is not None),
             "run": args.get("run"),
             "advisory": advisory(plan) if plan else [],

@@ -83,6 +83,10 @@ accepted_by:
   description: The verb with which the release was last accepted, empty when it was not.
   returned: always
   type: str
+stopped:
+  description: Whether nothing of ours is left on any rank and nobody holds a lock, as after a stop.
+  returned: always
+  type: bool
 done:
   description: Whether the pair serves the release and has accepted it.
   returned: always

@@ -46,6 +46,9 @@ if rollouts:
     accepted = {"outcome": "accepted", "verb": "benchmark", "release": state["current"], "stock": True}
     state["history"] += [accepted] * len(rollouts) + later
     state["containers"][0]["running"] = True
+    # A person stops the pair after so many rollouts.
+    if len(rollouts) >= state["stopped_after"]:
+        state["containers"] = []
 module.exit_json(changed=False, state=state)
 """
 
@@ -116,8 +119,13 @@ class Site:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(data), encoding="utf-8")
 
-    def serve(self, *, accepted: bool = True, running: bool = True, later: Sequence[str] = ()) -> None:
-        """Let every rank say that it serves the stock release; ``later`` are rollouts of others after the run's."""
+    def serve(
+        self, *, accepted: bool = True, running: bool = True, later: Sequence[str] = (), stopped_after: int = 99
+    ) -> None:
+        """Let every rank say that it serves the stock release.
+
+        ``later`` are rollouts of others after the run's; ``stopped_after`` so many rollouts a person runs stop.yml.
+        """
         release = self.plan["release"]
         key = str(self.folder / "current" / "secrets" / "api_key")
         container = {"running": running, "labels": {"sparkpair.release": release}, "restart_count": 0}
@@ -130,6 +138,7 @@ class Site:
             "plan": self.plan,
             "responses": traffic.run_groups(**probe.requests(self.plan), api_key_file=key),
             "history": [entry | {"verb": "deploy"}] if accepted else [],
+            "stopped_after": stopped_after,
             "later": [entry | {"verb": verb} for verb in later],
             "history_damaged": [],
             "history_fault": "",
@@ -335,6 +344,17 @@ def test_a_release_that_another_controller_rolled_out_in_between_stays(site: Sit
     assert site.results()["restored"] is True
     # Regression: the report said "restored".
     assert site.results()["left"] == site.plan["release"]
+    assert not any(lock.exists() for lock in site.locks)
+
+
+def test_a_pair_that_a_person_has_stopped_stays_stopped(site: Site) -> None:
+    """Neither is the next arm deployed nor what served before put back."""
+    site.serve(stopped_after=1)
+    done = site.run("-e", "arms=stock,7/3,stock", "-e", "workloads=count")
+    assert done.returncode == 2, done.stdout
+    assert site.log == ["rollout A1 7 staged=True"]
+    assert "somebody has stopped it" in done.stdout
+    assert "somebody has stopped the pair, so nothing is put back" in done.stdout
     assert not any(lock.exists() for lock in site.locks)
 
 

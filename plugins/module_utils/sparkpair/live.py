@@ -162,6 +162,11 @@ def notes(states: Mapping[int, Mapping[str, Any] | None], names: Mapping[int, st
     return found + history.disagreements(known, names)
 
 
+def stopped(states: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Whether no rank has anything of ours and nobody holds a lock, as after ``stop``; of states with records."""
+    return not any(s["docker"] or s["containers"] or s["lock"] for s in states.values())
+
+
 def outlook(states: Mapping[int, Mapping[str, Any] | None]) -> str:
     """How long the pair will not serve, judged by the starts in the head's record."""
     earlier = history.start_seconds((states.get(0) or {}).get("history", []))[-RECENT_STARTS:]
