@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
 from sparkpair import diagnose
 from sparkpair.engine import Watch
 from sparkpair.runner import Completed
@@ -78,6 +79,19 @@ def test_an_engine_that_prints_its_environment_shows_no_secret_while_it_starts(t
     assert (shown["state"], shown["cursor"], shown["log_growth"]) == ("exited", "c", 2)
     plain = Watch("starting", "load", "weights", "", "c", 1, ["loading"]).as_dict()
     assert diagnose.discreet(tmp_path, plain) == plain
+
+
+@pytest.mark.parametrize("printed", [str, json.dumps, repr])
+def test_a_key_that_is_printed_with_its_marks_escaped_is_hidden_too(
+    tmp_path: Path, printed: Callable[[str], str]
+) -> None:
+    key = "a\\b\"c'd" + "-0123456789"
+    secrets = tmp_path / "releases" / ("a" * 12) / "secrets"
+    secrets.mkdir(parents=True)
+    (secrets / "api_key").write_text(key)
+    seen = Watch("exited", "load", "", "", "c", 1, [f"VLLM_API_KEY={printed(key)} and more"])
+    (line,) = diagnose.discreet(tmp_path, seen.as_dict())["lines"]
+    assert line.replace('"', "").replace("'", "") == "VLLM_API_KEY=(hidden) and more"
 
 
 def test_of_the_kernel_only_what_concerns_the_engine_is_kept(tmp_path: Path) -> None:

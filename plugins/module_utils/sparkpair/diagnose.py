@@ -76,15 +76,16 @@ def _kernel(runner: Runner) -> str:
 
 
 def _secrets(root: Path) -> list[str]:
-    texts = []
+    texts: set[str] = set()
     for path in sorted((root / "releases").glob(f"*/{SECRETS}/*")):
         try:
             text = path.read_text().strip()
         except (OSError, UnicodeDecodeError):
             continue
         if text:
-            texts.append(text)
-    return texts
+            # As it is, and as JSON and Python print it.
+            texts |= {text, json.dumps(text)[1:-1], repr(text)[1:-1]}
+    return sorted(texts, key=len, reverse=True)
 
 
 def _without(text: str, secrets: list[str]) -> str:
