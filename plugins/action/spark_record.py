@@ -10,6 +10,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from sparkpair.gates_host import pool_basis
 from sparkpair.inputs import plain
+from sparkpair.live import switch_settings
 from sparkpair.rollback import is_stock
 
 
@@ -44,6 +45,7 @@ class ActionModule(ActionBase):
             "start_seconds": float(args.get("start_seconds") or 0),
             "figures": args.get("figures") or {},
             "memory_settings": pool_basis(plan.get("settings") or {}),
+            "switch_settings": switch_settings(plan.get("settings") or {}),
             "advisory": args.get("advisory") or [],
             "who": getpass.getuser(),
             "controller": socket.gethostname(),

@@ -39,5 +39,7 @@ class ActionModule(ActionBase):
             return result | _refused(str(error))
         if target is None:
             return result | _refused(f"{', '.join(missing)} could not be read")
-        plan = live.named(known[0]["plans"][target.release], names) if target.release else None
+        plan = None
+        if target.release:
+            plan = live.named(known[0]["plans"][target.release], names, known[0]["history"])
         return result | {"changed": False, "plan": plan, "reason": target.reason}

@@ -47,7 +47,9 @@ class ActionModule(ActionBase):
         known = {n: s for n, s in states.items() if s is not None and "history" in s}
         wanted = plan["release"] if plan else ""
         back = rollback.fallback(rollback.placed(states, addresses), wanted) if len(known) == len(states) else None
-        fallback = live.named(head["plans"][back], names) if back and head["plans"].get(back) else None
+        fallback = None
+        if back and head["plans"].get(back):
+            fallback = live.named(head["plans"][back], names, head["history"])
         recorded = bool(known) and len(known) == len(states)
         before = head.get("current")
         kept = rollback.to_keep(states, wanted, before, int(args.get("keep") or 0)) if recorded else {}

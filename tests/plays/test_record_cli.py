@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sparkpair.live import switch_settings
 
 from tests.planning import plan as make_plan
 from tests.sshhere import ansible
@@ -173,6 +174,8 @@ def test_failed_rollouts_record_gates_and_reason_of_their_own(site: Site) -> Non
     ]
     assert [told(entry) for entry in head] == expected
     assert [told(entry) for entry in worker] == expected
+    # With which a later return to it is made.
+    assert head[-1]["switch_settings"] == switch_settings(site.plan["settings"]) != {}
 
 
 def test_a_return_that_fails_too_leaves_the_first_reason(site: Site) -> None:

@@ -403,6 +403,44 @@ def test_a_pair_without_speculation_says_so() -> None:
     assert status_table(made, ranks, pair(), judged)[-1].endswith("in the probe, no speculation")
 
 
+def accepted_with(**settings: Any) -> list[dict[str, Any]]:
+    """A record in which the release was accepted with these settings."""
+    made = live.switch_settings(plan(**settings)["settings"])
+    return [{"outcome": "accepted", "release": RELEASE, "switch_settings": made}]
+
+
+def test_a_release_on_record_is_switched_to_as_it_was_accepted() -> None:
+    """A pair that needs two hours to load, or never has all of its memory free, could be deployed and not put back."""
+    noted = accepted_with(ready_timeout=7200, settle_free_gib=90, spark_warmup=False, drop_page_cache=False)
+    settings = live.named(PLAN, NAMES, noted)["settings"]
+    assert settings["ready_timeout"] == 7200
+    assert settings["settle_free_gib"] == 90
+    assert (settings["spark_warmup"], settings["drop_page_cache"]) == (False, False)
+    again = [{"outcome": "accepted", "release": RELEASE, "switch_settings": live.switch_settings(settings)}]
+    assert live.named(PLAN, NAMES, [*noted, *again])["settings"] == settings
+
+
+def test_a_start_that_was_quick_once_gets_the_usual_time_all_the_same() -> None:
+    quick = accepted_with(ready_timeout=60, settle_timeout=0, spark_warmup_timeout=30)
+    assert live.named(PLAN, NAMES, quick)["settings"] == live.named(PLAN, NAMES, accepted_with())["settings"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"outcome": "rolled_back"},
+        {"release": OTHER},
+        {"switch_settings": {}},
+        {"switch_settings": {"ready_timeout": "7200", "settle_free_gib": True, "spark_warmup": 0}},
+    ],
+    ids=["not accepted", "another release", "an older record", "odd values"],
+)
+def test_without_such_a_record_the_defaults_hold(changed: dict[str, Any]) -> None:
+    (noted,) = accepted_with(ready_timeout=7200, settle_free_gib=90, spark_warmup=False)
+    assert live.named(PLAN, NAMES, [noted | changed]) == live.named(PLAN, NAMES)
+    assert live.named(PLAN, NAMES)["settings"]["ready_timeout"] == 3600
+
+
 def test_without_a_plan_each_rank_says_what_is_wrong_with_it() -> None:
     """The head's plan was edited by hand; the worker has nothing to answer for."""
     damaged = state(release={"id": RELEASE, "exists": True, "damage": ["plan.json: content differs"]}, plan=None)

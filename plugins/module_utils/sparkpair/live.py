@@ -21,6 +21,10 @@ OF_A_SWITCH = (
     "keep_releases",
 )
 """Settings that say how a release is switched to, not what it is."""
+NOTED = (*OF_A_SWITCH[:-1], "spark_warmup", "spark_warmup_timeout")
+"""Settings with which a release was accepted, for the next switch to it."""
+AT_LEAST_THE_DEFAULT = ("settle_timeout", "ready_timeout", "spark_warmup_timeout")
+"""A start from a warm page cache proves nothing about the next one."""
 
 
 @dataclass(frozen=True)
@@ -187,13 +191,28 @@ def untried(plan: Mapping[str, Any], accepted: Mapping[str, Any] | None) -> bool
     return not new <= known
 
 
-def named(plan: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
-    """A recorded plan with what is no part of a release: the inventory's host names, and how long a switch may take.
+def switch_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the settings of a plan, those that the record of an acceptance keeps."""
+    return {name: settings[name] for name in NOTED if name in settings}
 
-    These times are always the defaults, so that a bad one in the inventory cannot break both ways, there and back.
+
+def named(
+    plan: Mapping[str, Any], names: Mapping[int, str], entries: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """A recorded plan with what is no part of a release: the inventory's host names, and how to switch to it.
+
+    Not today's settings, so that a bad one cannot break both ways, there and back, but those with which the release was
+    last accepted, as ``entries`` of the record tell, and the defaults where they do not.
     """
+    settings = {name: Settings.model_fields[name].default for name in OF_A_SWITCH}
+    accepted = [e for e in entries if (e["outcome"], e["release"]) == (history.ACCEPTED, plan["release"])]
+    noted: Mapping[str, Any] = next((e["switch_settings"] for e in reversed(accepted) if e.get("switch_settings")), {})
+    for name in NOTED:
+        default = Settings.model_fields[name].default
+        if type(noted.get(name)) is type(default):
+            settings[name] = max(noted[name], default) if name in AT_LEAST_THE_DEFAULT else noted[name]
     ranks = [{**rank, "host": names[int(rank["rank"])]} for rank in plan["ranks"]]
-    return {**plan, "ranks": ranks, "settings": {name: Settings.model_fields[name].default for name in OF_A_SWITCH}}
+    return {**plan, "ranks": ranks, "settings": settings}
 
 
 def rank_report(rank: int, name: str, address: str, state: Mapping[str, Any] | None) -> dict[str, Any]:
