@@ -9,7 +9,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair import joined, live, rollback
 from sparkpair.advisory import advisory
-from sparkpair.history import accepted, accepted_by
+from sparkpair.history import accepted, noted
 from sparkpair.inputs import plain
 from sparkpair.screen import status_table
 
@@ -56,7 +56,7 @@ class ActionModule(ActionBase):
         done = bool(plan) and all(plan["release"] in accepted(s["history"]) for s in known.values()) and bool(known)
         return result | {
             "accepted": done,
-            "accepted_by": accepted_by(head["history"], plan["release"]) if done else "",
+            "accepted_by": noted(head["history"], plan["release"], "verb") if done else None,
             "done": done and judged.serving,
             "stopped": recorded and live.stopped(known),
             "leftovers": any(s["leftovers"] for s in states.values() if s is not None),

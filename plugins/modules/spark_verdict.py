@@ -80,7 +80,7 @@ accepted:
   returned: always
   type: bool
 accepted_by:
-  description: The verb with which the release was last accepted, empty when it was not.
+  description: The verb with which the release was last accepted, null when it was not.
   returned: always
   type: str
 stopped:

@@ -208,8 +208,8 @@ def test_a_record_that_cannot_be_continued_is_told_before_it_is_needed(tmp_path:
 
 def test_who_brought_a_release_is_who_had_it_accepted_last() -> None:
     entries = [entry(A, verb="deploy"), entry(B, verb="benchmark"), entry(A, verb="benchmark"), entry(A, "rolled_back")]
-    assert [history.accepted_by(entries, release) for release in (A, B, C)] == ["benchmark", "benchmark", ""]
-    assert history.accepted_by([*entries, entry(A, verb="rollback")], A) == "rollback"
+    assert [history.noted(entries, release, "verb") for release in (A, B, C)] == ["benchmark", "benchmark", None]
+    assert history.noted([*entries, entry(A, verb="rollback")], A, "verb") == "rollback"
 
 
 def test_leftovers_are_named() -> None:

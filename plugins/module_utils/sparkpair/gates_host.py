@@ -7,6 +7,7 @@ from typing import Any
 
 from . import metrics
 from .gatekit import Answers, Group, Seen, Situation, fault, group, request
+from .history import noted
 from .memory import GIB
 from .sensors import PAUSE_CELSIUS
 
@@ -98,14 +99,10 @@ def judge_pool(situation: Situation, answers: Answers) -> Seen:
     if why := fault(answers[0]):
         return Seen(False, why, wanted)
     tokens = metrics.kv_pool_tokens(str(answers[0]["text"] or ""))
-    accepted = [e for e in situation.history if e["outcome"] == "accepted" and e.get("memory_settings")]
+    # A release on record comes without its settings; its own acceptance noted them.
     basis = pool_basis(situation.plan.get("settings", {}))
-    if not basis:
-        # A release on record comes without its settings; its own acceptance noted them.
-        basis = next(
-            (e["memory_settings"] for e in reversed(accepted) if e["release"] == situation.plan["release"]), {}
-        )
-    same = [e for e in accepted if e["memory_settings"] == basis]
+    basis = basis or noted(situation.history, situation.plan["release"], "memory_settings")
+    same = [e for e in situation.history if e["outcome"] == "accepted" and basis and e.get("memory_settings") == basis]
     earlier = [float((e.get("figures") or {}).get("kv_pool_tokens") or 0) for e in same[-POOL_LOOKS_BACK:]]
     if tokens is None:
         seen = "the engine does not tell the size of its pool"

@@ -119,10 +119,10 @@ def accepted(entries: Sequence[dict[str, Any]], *, stock: bool | None = None) ->
     return found
 
 
-def accepted_by(entries: Sequence[Mapping[str, Any]], release: str) -> str:
-    """The verb with which a release was last accepted, "" when it was not."""
-    verbs = [str(e.get("verb") or "") for e in entries if (e["outcome"], e["release"]) == (ACCEPTED, release)]
-    return verbs[-1] if verbs else ""
+def noted(entries: Sequence[Mapping[str, Any]], release: str, field: str) -> Any:
+    """What the last acceptance of a release that noted ``field`` says there; None when none did."""
+    of_it = [e[field] for e in entries if (e["outcome"], e["release"]) == (ACCEPTED, release) and e.get(field)]
+    return of_it[-1] if of_it else None
 
 
 def interrupted(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -205,8 +205,7 @@ def named(
     last accepted, as ``entries`` of the record tell, and the defaults where they do not.
     """
     settings = {name: Settings.model_fields[name].default for name in OF_A_SWITCH}
-    accepted = [e for e in entries if (e["outcome"], e["release"]) == (history.ACCEPTED, plan["release"])]
-    noted: Mapping[str, Any] = next((e["switch_settings"] for e in reversed(accepted) if e.get("switch_settings")), {})
+    noted = history.noted(entries, plan["release"], "switch_settings") or {}
     for name in NOTED:
         default = Settings.model_fields[name].default
         if type(noted.get(name)) is type(default):

@@ -20,8 +20,11 @@ ASKING: dict[str, Any] = {name: {"type": "str", "default": ""} for name in ("run
 
 def _need_lock(module: AnsibleModule, instead: str) -> None:
     """Fail when a run is named that does not hold the lock: a controller may have slept since it took it."""
-    run_, held = module.params["run"], lock.read(Path(module.params["root"]))
-    if run_ and not module.check_mode and not lock.Holder(run_, module.params["session"]).holds(held):
+    asking = lock.Holder(module.params["run"], module.params["session"])
+    if not asking.run or module.check_mode:
+        return
+    held = lock.read(Path(module.params["root"]))
+    if not asking.holds(held):
         module.fail_json(msg=f"the lock is not this run's any more, so {instead}: it is {held.text()}")
 
 

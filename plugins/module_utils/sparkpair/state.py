@@ -100,19 +100,20 @@ def read(
     }
     if cooled is not None:
         state["cooled"] = cooled
-    checks = {r: store.check(r).damage for r in (store.ids() if records else [current] if current else [])}
+    wanted = {r for r in (current, looked_at, *(state["releases"] if records else [])) if r}
+    checks = {r: store.check(r) for r in sorted(wanted)}
     if looked_at:
-        check = store.check(looked_at)
+        check = checks[looked_at]
         state["release"] = {"id": looked_at, "exists": check.exists, "damage": check.damage}
         state["overlays"] = store.overlays(looked_at)
     if current:
-        state["plan"] = _plan(store, current, checks.get(current, []))
+        state["plan"] = _plan(store, current, checks[current].damage)
     if records:
         recorded = history.read(root)
         state["history"], state["history_damaged"] = recorded.entries, recorded.damaged
         state["history_fault"] = history.fault(root)
-        state["checks"] = checks
-        state["plans"] = {release: _plan(store, release, damage) for release, damage in checks.items()}
+        state["checks"] = {r: checks[r].damage for r in state["releases"]}
+        state["plans"] = {r: _plan(store, r, checks[r].damage) for r in state["releases"]}
         held = lock.read(root)
         state["lock"] = {"run": str(held.holder.get("run", "")), "text": held.text()} if held.held else None
     try:
