@@ -43,7 +43,7 @@ except OSError:
     rollouts = []
 later = state.pop("later")
 if rollouts:
-    accepted = {"outcome": "accepted", "verb": "benchmark", "release": state["current"], "stock": True}
+    accepted = {"outcome": state["ends"], "verb": "benchmark", "release": state["current"], "stock": True}
     state["history"] += [accepted] * len(rollouts) + later
     state["containers"][0]["running"] = True
     # A person stops the pair after so many rollouts.
@@ -120,11 +120,18 @@ class Site:
         path.write_text(json.dumps(data), encoding="utf-8")
 
     def serve(
-        self, *, accepted: bool = True, running: bool = True, later: Sequence[str] = (), stopped_after: int = 99
+        self,
+        *,
+        accepted: bool = True,
+        running: bool = True,
+        later: Sequence[str] = (),
+        stopped_after: int = 99,
+        ends: str = "accepted",
     ) -> None:
         """Let every rank say that it serves the stock release.
 
-        ``later`` are rollouts of others after the run's; ``stopped_after`` so many rollouts a person runs stop.yml.
+        ``later`` are rollouts of others after the run's, which end as ``ends`` says; ``stopped_after`` so many a person
+        runs stop.yml.
         """
         release = self.plan["release"]
         key = str(self.folder / "current" / "secrets" / "api_key")
@@ -139,6 +146,7 @@ class Site:
             "responses": traffic.run_groups(**probe.requests(self.plan), api_key_file=key),
             "history": [entry | {"verb": "deploy"}] if accepted else [],
             "stopped_after": stopped_after,
+            "ends": ends,
             "later": [entry | {"verb": verb} for verb in later],
             "history_damaged": [],
             "history_fault": "",
@@ -345,6 +353,16 @@ def test_a_release_that_another_controller_rolled_out_in_between_stays(site: Sit
     # Regression: the report said "restored".
     assert site.results()["left"] == site.plan["release"]
     assert not any(lock.exists() for lock in site.locks)
+
+
+def test_what_an_arm_returned_to_is_put_back_and_nobody_elses(site: Site) -> None:
+    """Another verb brought it, but the last run on the pair was the benchmark's own."""
+    site.serve(ends="rolled_back")
+    done = site.run("-e", "arms=stock", "-e", "workloads=count")
+    assert done.returncode == 0, done.stdout
+    assert [line.partition(" ")[0] for line in site.log] == ["rollout", "rollout"]
+    assert "no arm changed the pair last" not in done.stdout
+    assert site.results()["left"] is None
 
 
 def test_a_pair_that_a_person_has_stopped_stays_stopped(site: Site) -> None:
