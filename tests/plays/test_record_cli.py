@@ -7,6 +7,7 @@ roles around them do nothing, and modules that would need a pair return what the
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,9 @@ BROKEN_START = {
     "ansible.builtin.fail": {"msg": "not ready within 5 s\nand the log says more"},
     "when": "spark_engine_state == 'started' and spark_rollout_run ~ spark_engine_attempt in test_broken",
 }
+PRUNED = {
+    "ansible.builtin.debug": {"msg": "run {{ spark_release_run }} prunes all but {{ spark_release_keep | join(' ') }}"}
+}
 PASSED = {"gates": [{"name": "width", "ok": True}], "figures": {"draft_tokens_per_step": 3.0}}
 AFTER = {"gates": [{"name": "kernel", "ok": True}], "figures": {}}
 OF_THE_RETURN = {"gates": [{"name": "ranks", "ok": True}], "figures": {"draft_tokens_per_step": 7.0}}
@@ -86,7 +90,7 @@ class Site:
         for role in ROLES:
             (folder / "roles" / role / "tasks").mkdir(parents=True)
             for entry in ("main", "prepared", "pruned", "switch"):
-                tasks = [BROKEN_START] if role == "spark_engine" else []
+                tasks = [BROKEN_START] if role == "spark_engine" else [PRUNED] if entry == "pruned" else []
                 (folder / "roles" / role / "tasks" / f"{entry}.yml").write_text(json.dumps(tasks), encoding="utf-8")
         self.plan = make_plan()
         fallback = self.plan | {"release": "b" * 12}
@@ -104,6 +108,15 @@ class Site:
     def run(self, *runs: str, broken: tuple[str, ...] = (), **verdict: Any) -> list[list[dict[str, Any]]]:
         """The history of each host after these rollouts; ``broken`` starts are run and attempt."""
         self.answers("spark_verdict", self.verdict | verdict | {"states": {}})
+        done = self.play("rollout.yml", *runs, broken=broken, **verdict)
+        paths = [self.folder / f"spark-{n}" / "history.jsonl" for n in (0, 1)]
+        assert all(path.exists() for path in paths), done.stdout + done.stderr
+        return [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in paths]
+
+    def play(
+        self, entry: str, *runs: str, broken: tuple[str, ...] = (), **verdict: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Include tasks of the rollout once for each run; ``verdict`` is what its first look has found."""
         tasks = [
             {
                 "block": [
@@ -114,7 +127,7 @@ class Site:
                             "spark_rollout_run": run,
                         }
                     },
-                    {"ansible.builtin.include_role": {"name": "spark_rollout", "tasks_from": "rollout.yml"}},
+                    {"ansible.builtin.include_role": {"name": "spark_rollout", "tasks_from": entry}},
                 ],
                 "rescue": [{"ansible.builtin.debug": {"msg": "it failed"}}],
             }
@@ -135,10 +148,7 @@ class Site:
             f"spark-{n}": {"ansible_connection": "local", "ansible_become": False, "spark_rank": n} for n in (0, 1)
         }
         (self.folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}), encoding="utf-8")
-        done = ansible(self.folder, "-i", "hosts.json", "play.json", TEST_FOLDER=str(self.folder))
-        paths = [self.folder / f"spark-{n}" / "history.jsonl" for n in (0, 1)]
-        assert all(path.exists() for path in paths), done.stdout + done.stderr
-        return [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in paths]
+        return ansible(self.folder, "-i", "hosts.json", "play.json", TEST_FOLDER=str(self.folder))
 
 
 @pytest.fixture
@@ -191,3 +201,11 @@ def test_a_rollout_with_nothing_to_return_to_records_why(site: Site) -> None:
     for entries in site.run("one", fallback=None):
         assert told(entries[-1])[:2] == ("not_restored", [("canary", False)])
         assert "gate canary failed" in entries[-1]["reason"]
+
+
+def test_what_a_colleague_deployed_since_the_first_look_is_not_pruned(site: Site) -> None:
+    """A run with nothing to do but tidy up has looked, and waits; what is kept is known under its lock only."""
+    theirs = site.verdict | {"keep": {"0": ["a" * 12, "c" * 12], "1": ["a" * 12, "c" * 12]}, "states": {}}
+    site.answers("spark_verdict", theirs)
+    done = site.play("tidy.yml", "mine", keep={"0": ["a" * 12], "1": ["a" * 12]}, done=True)
+    assert done.stdout.count(f"run mine prunes all but {'a' * 12} {'c' * 12}") == 2, done.stdout
