@@ -54,7 +54,7 @@ attributes:
     description: The action part runs on the controller.
     support: full
   check_mode:
-    description: Reads the lock and changes nothing.
+    description: Reads the lock and changes nothing. C(state=held) fails where the lock would not be given.
     support: full
   diff_mode:
     description: There is no configuration to show.

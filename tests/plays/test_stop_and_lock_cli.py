@@ -118,12 +118,19 @@ def test_a_second_stop_changes_nothing(site: Site) -> None:
     assert again.stdout.count("changed=0 ") == 2
 
 
-def test_stop_is_refused_while_another_run_holds_the_lock(site: Site) -> None:
+@pytest.mark.parametrize("check", [(), ("--check",)])
+def test_stop_is_refused_while_another_run_holds_the_lock(site: Site, check: tuple[str, ...]) -> None:
     site.lock(0, 1)
-    done = site.run("stop")
+    done = site.run("stop", *check)
     assert done.returncode == 2, done.stdout
     assert "never taken over" in done.stdout
     assert site.running == site.locked == [True, True]
+
+
+def test_a_check_of_stop_takes_no_lock_and_stops_nothing(site: Site) -> None:
+    done = site.run("stop", "--check")
+    assert "never taken over" not in done.stdout
+    assert (site.running, site.locked) == ([True, True], [False, False]), done.stdout
 
 
 def test_stop_gives_back_the_heads_lock_when_the_workers_is_held(site: Site) -> None:

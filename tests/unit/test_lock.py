@@ -48,6 +48,16 @@ def test_another_run_is_refused_and_told_by_whom(tmp_path: Path) -> None:
     assert lock.read(tmp_path).holder["run"] == "r1"
 
 
+def test_a_lock_that_is_given_back_while_it_is_asked_for_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who finds the folder in the way and then no lock must not take itself for the holder."""
+    lock.take(tmp_path, {**NOTE, "run": "r2"})
+    monkeypatch.setattr(lock, "read", lambda _: lock.Lock(held=False))
+    with pytest.raises(lock.LockError, match="was in the way; try again"):
+        lock.take(tmp_path, NOTE)
+
+
 def test_another_run_cannot_give_it_back(tmp_path: Path) -> None:
     lock.take(tmp_path, NOTE)
     assert not lock.release(tmp_path, lock.Holder("r2"))

@@ -95,20 +95,13 @@ def take(root: Path, note: dict[str, Any]) -> bool:
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         (root / FOLDER).mkdir(mode=0o755)
-    except FileExistsError:
+    except FileExistsError as error:
         found = read(root)
-        if Holder(note["run"], note.get("session", "")).holds(found) and not found.holder.get("reason"):
-            if found.holder.get("host") != note.get("host"):
-                # Two names for one machine: the other machine would be left out, and this one done twice.
-                raise LockError(
-                    f"{note.get('host')} and {found.holder.get('host')} lead to the same machine; correct ansible_host "
-                    "in the inventory"
-                ) from None
-            return False
-        raise LockError(
-            f"the lock is {found.text()}. It is never taken over: wait, or look at the pair and then run "
-            "playbooks/lock.yml -e lock=release -e reason='...'"
-        ) from None
+        if not found.held:
+            # Its holder gave it back in this moment, or the root itself is a file.
+            raise LockError(f"the lock cannot be taken, since {error.filename} was in the way; try again") from error
+        refuse(found, note)
+        return False
     except OSError as error:
         raise LockError(f"the lock cannot be taken: {error}") from error
     try:
@@ -118,6 +111,25 @@ def take(root: Path, note: dict[str, Any]) -> bool:
         shutil.rmtree(root / FOLDER, ignore_errors=True)
         raise
     return True
+
+
+def refuse(found: Lock, note: dict[str, Any]) -> None:
+    """Raise what ``take`` says of a lock that is held, unless it is held by the run of this note.
+
+    Raises:
+        LockError: as for ``take``.
+    """
+    if not Holder(note["run"], note.get("session", "")).holds(found) or found.holder.get("reason"):
+        raise LockError(
+            f"the lock is {found.text()}. It is never taken over: wait, or look at the pair and then run "
+            "playbooks/lock.yml -e lock=release -e reason='...'"
+        )
+    if found.holder.get("host") != note.get("host"):
+        # Two names for one machine: the other machine would be left out, and this one done twice.
+        raise LockError(
+            f"{note.get('host')} and {found.holder.get('host')} lead to the same machine; correct ansible_host in the "
+            "inventory"
+        )
 
 
 def keep(root: Path, run: Holder, reason: str) -> bool:

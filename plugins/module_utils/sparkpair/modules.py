@@ -330,15 +330,18 @@ def spark_lock() -> None:
     params, root = module.params, Path(module.params["root"])
     found, holder = lock.read(root), lock.Holder(params["run"] or "", params["session"])
     before = {"text": found.text(), "holder": found.holder, "ours": holder.holds(found)}
-    if module.check_mode or params["state"] == "shown":
+    note = {**params["note"], "run": holder.run, "session": holder.session, "time": time.time()}
+    if params["state"] == "shown" or (module.check_mode and params["state"] != "held"):
         module.exit_json(changed=False, held=found.held, **before)
     if params["state"] == "released" and not params["run"] and not (params["force"] and params["reason"]):
         module.fail_json(msg="releasing a lock of another run needs force and a reason")
     try:
-        if params["state"] == "held":
-            changed = lock.take(
-                root, {**params["note"], "run": holder.run, "session": holder.session, "time": time.time()}
-            )
+        if params["state"] == "held" and module.check_mode:
+            if found.held:
+                lock.refuse(found, note)
+            changed = False
+        elif params["state"] == "held":
+            changed = lock.take(root, note)
         elif params["state"] == "advanced":
             unnoted = lock.advance(root, holder, params["phase"])
             if unnoted:
