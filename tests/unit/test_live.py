@@ -244,7 +244,7 @@ DIFFERENCES: list[tuple[str, Change, str]] = [
 @pytest.mark.parametrize(("change", "reason"), [d[1:] for d in DIFFERENCES], ids=[d[0] for d in DIFFERENCES])
 def test_each_difference_of_a_rank_is_a_reason_of_its_own(number: int, change: Change, reason: str) -> None:
     states = pair()
-    assert rank_reasons(NAMES[number], copy.deepcopy(states[number]), RELEASE) == []
+    assert rank_reasons(number, NAMES[number], copy.deepcopy(states[number]), RELEASE) == []
     changed = states[number]
     assert changed is not None
     change(changed)
@@ -255,6 +255,20 @@ def test_each_difference_of_a_rank_is_a_reason_of_its_own(number: int, change: C
     assert found.probe.serves
 
 
+def test_two_names_that_lead_to_one_machine_do_not_pass_for_a_pair() -> None:
+    states = pair()
+    for number in (0, 1):
+        labels = {"sparkpair.release": RELEASE, "sparkpair.rank": str(number)}
+        states[number]["containers"][0].update(labels=labels)  # type: ignore[index]
+    assert verdict(PLAN, states, NAMES).serving
+    states[1] = states[0]
+    found = verdict(PLAN, states, NAMES)
+    assert not found.serving
+    assert [reason.partition(";")[0] for reason in found.reasons] == [
+        "spark-1: sparkpair-engine is that of rank 0 and not of rank 1"
+    ]
+
+
 def test_damage_of_a_release_that_is_not_wanted_is_no_reason() -> None:
     states = pair()
     states[1] = state(release={"id": OTHER, "exists": True, "damage": ["x: missing"]})
@@ -263,7 +277,7 @@ def test_damage_of_a_release_that_is_not_wanted_is_no_reason() -> None:
 
 def test_a_wanted_release_that_is_not_there_yet_is_told_once() -> None:
     missing = {"id": RELEASE, "exists": False, "damage": []}
-    found = rank_reasons("spark-1", state(current=OTHER, release=missing), RELEASE)
+    found = rank_reasons(1, "spark-1", state(current=OTHER, release=missing), RELEASE)
     assert found == [f"spark-1: current release is {OTHER}"]
 
 

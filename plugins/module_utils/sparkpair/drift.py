@@ -18,13 +18,13 @@ def _accepted(state: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((e for e in reversed(taken) if e["release"] == serving), None)
 
 
-def rank_drift(name: str, state: Mapping[str, Any]) -> list[str]:
+def rank_drift(rank: int, name: str, state: Mapping[str, Any]) -> list[str]:
     """In which one rank differs from its own record: release, content of its files, container and image."""
     entry = _accepted(state)
     if entry is None:
         return [f"{name}: no release was ever accepted here, so there is nothing to compare with"]
     release = str(entry["release"])
-    found = rank_reasons(name, state, release)
+    found = rank_reasons(rank, name, state, release)
     running = parity.live(state, release)
     if running and entry.get("image_id") and running["image_id"] != entry["image_id"]:
         found.append(f"{name}: the engine runs image {running['image_id']}, accepted was {entry['image_id']}")
@@ -46,7 +46,7 @@ def drift(states: Mapping[int, Mapping[str, Any] | None], names: Mapping[int, st
             found.append(f"{names[rank]}: not reached")
             continue
         known[rank] = state
-        found += rank_drift(names[rank], state)
+        found += rank_drift(rank, names[rank], state)
     last = {names[rank]: str((_accepted(state) or {}).get("release", "none")) for rank, state in known.items()}
     if len(set(last.values())) > 1:
         found.append(f"the ranks accepted different releases last: {', '.join(f'{n} {r}' for n, r in last.items())}")

@@ -44,7 +44,7 @@ def _judge_ranks(situation: Situation, _: Answers) -> Seen:
     reasons = [
         reason
         for rank, name in sorted(situation.names.items())
-        for reason in live.rank_reasons(name, situation.states.get(rank), release)
+        for reason in live.rank_reasons(rank, name, situation.states.get(rank), release)
     ]
     wanted = f"{CONTAINER} of release {release} running, never restarted, on {len(situation.names)} ranks"
     return Seen(not reasons, "; ".join(reasons) or f"{len(situation.names)} of {len(situation.names)} ranks", wanted)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import history, metrics
-from .containers import CONTAINER, LABEL_RELEASE
+from .containers import CONTAINER, LABEL_RANK, LABEL_RELEASE
 from .settings import Settings
 
 RECENT_STARTS = 5
@@ -82,7 +82,7 @@ def _container(c: Mapping[str, Any]) -> str:
     return f"{c['name']} ({c['status']}, release {c['labels'].get(LABEL_RELEASE, 'none')})"
 
 
-def rank_reasons(name: str, state: Mapping[str, Any] | None, release: str) -> list[str]:
+def rank_reasons(rank: int, name: str, state: Mapping[str, Any] | None, release: str) -> list[str]:
     """Why a rank does not run ``release`` exactly as staged; empty when it does. ``state`` None is unreachable."""
     if state is None:
         return [f"{name}: not reached"]
@@ -102,6 +102,11 @@ def rank_reasons(name: str, state: Mapping[str, Any] | None, release: str) -> li
         reasons.append(f"{name}: {CONTAINER} of release {release} does not run; found {found}")
     elif len(state["containers"]) > 1:
         reasons.append(f"{name}: more than one container of ours")
+    elif running[0]["labels"].get(LABEL_RANK, str(rank)) != str(rank):
+        reasons.append(
+            f"{name}: {CONTAINER} is that of rank {running[0]['labels'][LABEL_RANK]} and not of rank {rank}; see "
+            "whether ansible_host and spark_rank in the inventory lead to two machines, each to its own"
+        )
     elif running[0]["restart_count"]:
         reasons.append(f"{name}: {CONTAINER} was restarted {running[0]['restart_count']} times")
     return reasons
@@ -115,7 +120,7 @@ def without_plan(states: Mapping[int, Mapping[str, Any] | None], names: Mapping[
         if state is not None and not state["current"]:
             reasons.append(f"{names[rank]}: no release is current")
         else:
-            reasons += rank_reasons(names[rank], state, str(state["current"]) if state else "")
+            reasons += rank_reasons(rank, names[rank], state, str(state["current"]) if state else "")
     return Verdict(False, reasons)
 
 
@@ -130,7 +135,7 @@ def verdict(
             None for a rank that was not reached.
         names: rank number to the name to show.
     """
-    reasons = [r for n in sorted(names) for r in rank_reasons(names[n], states.get(n), plan["release"])]
+    reasons = [r for n in sorted(names) for r in rank_reasons(n, names[n], states.get(n), plan["release"])]
     head = states.get(0)
     responses = (head or {}).get("responses")
     if not responses:
