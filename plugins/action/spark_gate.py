@@ -8,7 +8,18 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from sparkpair.gates import Gate, RefusedChoiceError, Seen, Situation, choose, judge, limits, more
+from sparkpair.gates import (
+    UNASKED,
+    Gate,
+    RefusedChoiceError,
+    Seen,
+    Situation,
+    choose,
+    for_a_return,
+    judge,
+    limits,
+    more,
+)
 from sparkpair.inputs import plain
 from sparkpair.sensors import PAUSE_CELSIUS, PAUSE_SECONDS
 
@@ -19,7 +30,7 @@ ARGUMENTS = {
     **{name: {"type": "list", "elements": "str", "default": []} for name in ("only", "skip", "also")},
     **{name: {"type": "dict", "default": {}} for name in ("limits", "deadlines", "states")},
     **{name: {"type": "str"} for name in ("base_url", "api_key_file")},
-    "plan": {"type": "dict"},
+    **{name: {"type": "dict"} for name in ("plan", "accepted")},
     "choice_only": {"type": "bool", "default": False},
     "history": {"type": "list", "elements": "dict", "default": []},
 }
@@ -56,8 +67,11 @@ class ActionModule(ActionBase):
             bounds = limits(args["limits"])
         except RefusedChoiceError as error:
             return result | {"failed": True, "msg": str(error), "sparkpair_report": {"outcome": "refused"}}
+        asked = {name: args[name] for name in UNASKED}
         if args["choice_only"]:
-            return result | {"changed": False}
+            if args["accepted"] is not None:
+                asked = for_a_return(asked, args["accepted"])
+            return result | {"changed": False, "choice": asked}
         states = {int(rank): state for rank, state in args["states"].items()}
         situation = Situation(args["plan"], states, args["history"], bounds)
         for rank, name in sorted(situation.names.items()):
@@ -99,6 +113,7 @@ class ActionModule(ActionBase):
         return result | {
             "changed": False,
             "gates": done,
+            "settings": asked,
             "figures": figures,
             **figures,
             "sparkpair_report": {"gates": done, **figures},

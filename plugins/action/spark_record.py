@@ -46,6 +46,7 @@ class ActionModule(ActionBase):
             "figures": args.get("figures") or {},
             "memory_settings": pool_basis(plan.get("settings") or {}),
             "switch_settings": switch_settings(plan.get("settings") or {}),
+            "gate_settings": args.get("gate_settings") or {},
             "advisory": args.get("advisory") or [],
             "who": getpass.getuser(),
             "controller": socket.gethostname(),

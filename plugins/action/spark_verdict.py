@@ -9,6 +9,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair import joined, live, rollback
 from sparkpair.advisory import advisory
+from sparkpair.gates import UNASKED
 from sparkpair.history import accepted, noted
 from sparkpair.inputs import plain
 from sparkpair.screen import status_table
@@ -66,6 +67,9 @@ class ActionModule(ActionBase):
             "outlook": live.outlook(states),
             "keep": {str(rank): releases for rank, releases in kept.items()},
             "fallback": fallback,
+            "fallback_gates": UNASKED | (noted(head["history"], fallback["release"], "gate_settings") or {})
+            if fallback
+            else None,
             "untried": bool(plan) and live.untried(plan, fallback),
             "changed": False,
             "serving": judged.serving,

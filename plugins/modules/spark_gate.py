@@ -16,9 +16,14 @@ options:
     description: The plan of the release that was started. Required without C(choice_only).
     type: dict
   choice_only:
-    description: Refuse names and limits that no gate has, and look at nothing.
+    description: Refuse names and limits that no gate has, return the rest as C(choice), and look at nothing.
     type: bool
     default: false
+  accepted:
+    description: With C(choice_only), and only where a failed rollout goes back, the choice with which the release was
+      accepted (C(skip), C(also), C(limits), C(deadlines)). C(choice) is that one then, with the more patient deadline
+      and the wider limit of then, of today and of the default, and without the gates that are skipped today.
+    type: dict
   states:
     description: State of each rank as M(spark_verdict) joined them, by rank.
     type: dict
@@ -83,6 +88,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+choice:
+  description: C(skip), C(also), C(limits) and C(deadlines) to go on with.
+  returned: with C(choice_only)
+  type: dict
 gates:
   description:
     - C(name), C(ok), C(seen), C(wanted), C(seconds) and C(deadline) of each gate so far; C(skipped) says why one was
@@ -90,6 +99,10 @@ gates:
   returned: unless the choice of gates is refused
   type: list
   elements: dict
+settings:
+  description: C(skip), C(also), C(limits) and C(deadlines), for the record of an acceptance.
+  returned: when every gate was passed
+  type: dict
 draft_tokens_per_step:
   description: Draft tokens per step that the gate C(width) measured.
   returned: when that gate measured them

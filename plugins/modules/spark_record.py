@@ -41,6 +41,9 @@ options:
     description: Results of the gates.
     type: list
     elements: dict
+  gate_settings:
+    description: With which gates, limits and deadlines it was accepted, as M(spark_gate) returned them.
+    type: dict
   phases:
     description: Seconds after which each phase of the start was reached.
     type: dict

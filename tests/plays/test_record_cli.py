@@ -28,7 +28,10 @@ module = AnsibleModule(argument_spec={n: {"type": "raw"} for n in names}, suppor
 path = os.environ["TEST_FOLDER"] + "/NAME.json"
 lines = open(path).read().splitlines()
 if module.params.get("choice_only"):
-    module.exit_json()
+    wishes = {n: module.params[n] for n in ("skip", "also", "limits", "deadlines")}
+    if module.params.get("accepted"):
+        open(os.environ["TEST_FOLDER"] + "/accepted", "a").write(json.dumps(module.params["accepted"]) + "\\n")
+    module.exit_json(choice=wishes)
 if len(lines) > 1:
     open(path, "w").write("\\n".join(lines[1:]))
 found = json.loads(lines[0])
@@ -46,19 +49,23 @@ ARGUMENTS = {
     "spark_diagnose": ("root", "name"),
     "spark_gate": (
         *("plan", "states", "api_key_file", "history", "skip", "also", "only"),
-        *("limits", "deadlines", "choice_only"),
+        *("limits", "deadlines", "choice_only", "accepted"),
     ),
 }
 ROLES = ("spark_engine", "spark_preflight", "spark_lock", "spark_release")
 BROKEN_START = {
     "name": "Start",
     "ansible.builtin.fail": {"msg": "not ready within 5 s\nand the log says more"},
-    "when": "spark_engine_state == 'started' and spark_rollout_run ~ spark_engine_attempt in test_broken",
+    "when": "spark_engine_state == 'started' and spark_engine_attempt in test_broken",
 }
 PRUNED = {
     "ansible.builtin.debug": {"msg": "run {{ spark_release_run }} prunes all but {{ spark_release_keep | join(' ') }}"}
 }
-PASSED = {"gates": [{"name": "width", "ok": True}], "figures": {"draft_tokens_per_step": 3.0}}
+PASSED = {
+    "gates": [{"name": "width", "ok": True}],
+    "figures": {"draft_tokens_per_step": 3.0},
+    "settings": {"skip": ["long"]},
+}
 AFTER = {"gates": [{"name": "kernel", "ok": True}], "figures": {}}
 OF_THE_RETURN = {"gates": [{"name": "ranks", "ok": True}], "figures": {"draft_tokens_per_step": 7.0}}
 
@@ -94,7 +101,13 @@ class Site:
                 (folder / "roles" / role / "tasks" / f"{entry}.yml").write_text(json.dumps(tasks), encoding="utf-8")
         self.plan = make_plan()
         fallback = self.plan | {"release": "b" * 12}
-        self.verdict = {"serving": False, "advisory": [], "fallback": fallback, "keep": {"0": [], "1": []}}
+        self.verdict = {
+            "serving": False,
+            "advisory": [],
+            "fallback": fallback,
+            "fallback_gates": {"also": ["soak"]},
+            "keep": {"0": [], "1": []},
+        }
         state = {"docker": None, "release": {"exists": True, "damage": []}, "current": "b" * 12, "history": []}
         state |= {"history_fault": ""}
         self.answers("spark_state", {"state": state | {"overlays": []}})
@@ -165,7 +178,7 @@ def test_failed_rollouts_record_gates_and_reason_of_their_own(site: Site) -> Non
     """As a benchmark has them, three failures and a success in one play; none tells what is another's."""
     back = (OF_THE_RETURN, AFTER)
     site.answers("spark_gate", PASSED, fails("memory"), *back, *back, fails("canary"), *back, PASSED, AFTER)
-    head, worker = site.run("late", "start", "early", "good", broken=("startdeploy",))
+    head, worker = site.run("late", "start", "early", "good", broken=("start-deploy",))
     expected = [
         (
             "rolled_back",
@@ -186,6 +199,10 @@ def test_failed_rollouts_record_gates_and_reason_of_their_own(site: Site) -> Non
     assert [told(entry) for entry in worker] == expected
     # With which a later return to it is made.
     assert head[-1]["switch_settings"] == switch_settings(site.plan["settings"]) != {}
+    assert head[-1]["gate_settings"] == {"skip": ["long"]}
+    # A return is judged as its release was accepted, and nothing else is.
+    asked = (site.folder / "accepted").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in asked] == [{"also": ["soak"]}] * 3
 
 
 def test_a_return_that_fails_too_leaves_the_first_reason(site: Site) -> None:

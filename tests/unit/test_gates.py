@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from sparkpair import gates, live, traffic, warmup
-from sparkpair.gates import GATES, RefusedChoiceError, Seen, Situation, choose
+from sparkpair.gates import GATES, RefusedChoiceError, Seen, Situation, choose, for_a_return
 from sparkpair.gates_drafts import degenerate
 from sparkpair.gates_guided import exact_count, tool_call
 from sparkpair.gates_host import pool_basis
@@ -624,6 +624,35 @@ def test_soak_lasts_as_long_as_it_is_told() -> None:
     assert seen.ok
     (group,) = BY_NAME["soak"].build(told)
     assert sum(r.get("pause", 0) for r in group["requests"]) == pytest.approx(0.36)
+
+
+WISHES: dict[str, Any] = {"skip": [], "also": [], "limits": {}, "deadlines": {}}
+
+
+@pytest.mark.parametrize(
+    ("today", "then", "wanted"),
+    [
+        # A wish of today that the old release cannot meet does not keep it from coming back.
+        ({"also": ["quality"]}, {}, {}),
+        ({"limits": {"headroom_gib": 1000, "celsius": 20, "pause_seconds": 1, "soak_seconds": 900}}, {}, {}),
+        ({"deadlines": {"health": 0.1}}, {}, {}),
+        # What it was accepted with counts, as far as it is no harder than the default.
+        ({}, {"also": ["soak"]}, {"also": ["soak"]}),
+        ({}, {"limits": {"celsius": 97, "headroom_gib": 1.0}}, {"limits": {"celsius": 97, "headroom_gib": 1.0}}),
+        ({}, {"limits": {"celsius": 60}, "deadlines": {"health": 1, "warmup": 9000}}, {"deadlines": {"warmup": 9000}}),
+        # A wider wish of today counts as well.
+        ({"skip": ["long"]}, {"skip": ["kernel"]}, {"skip": ["kernel", "long"]}),
+        ({"limits": {"headroom_gib": 0.5}}, {"limits": {"headroom_gib": 1}}, {"limits": {"headroom_gib": 0.5}}),
+        # A damaged record is none.
+        ({}, {"also": "soak", "deadlines": ["x"]}, {}),
+        ({}, {"skip": ["no such gate"], "limits": {"celsius": 97}}, {}),
+        ({}, {"also": 7}, {}),
+    ],
+)
+def test_a_return_passes_the_gates_that_its_release_was_accepted_with(
+    today: dict[str, Any], then: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    assert for_a_return(WISHES | today, then) == WISHES | wanted
 
 
 def test_deadline_of_an_unknown_gate_is_refused() -> None:

@@ -371,6 +371,21 @@ def _(bench: Bench) -> Run:
         bench.sudo(1, f"umount {file}")
 
 
+@injects("worker unreachable at the stop")
+def _(bench: Bench) -> Run:
+    return _cut_at(bench, "TASK [Stop the old engine]", *new())
+
+
+@injects("worker unreachable at the switch")
+def _(bench: Bench) -> Run:
+    return _cut_at(bench, "TASK [spark_rollout : Enter phase switch]", *new())
+
+
+@injects("worker unreachable at the record")
+def _(bench: Bench) -> Run:
+    return _cut_at(bench, "TASK [spark_rollout : Enter phase record]", *new())
+
+
 @injects("worker unreachable in the gates")
 def _(bench: Bench) -> Run:
     return _cut_at(bench, WARM, *new())
@@ -398,10 +413,19 @@ def _(bench: Bench) -> Run:
         bench.sudo(1, f"umount {ROOT}")
 
 
+def _killed_while_it_serves(bench: Bench, rank: int) -> Run:
+    bench.sudo(rank, "docker kill sparkpair-engine")
+    told = bench.verb("status")
+    stopped = bench.verb("stop")
+    assert stopped.code == 0, stopped.screen
+    return told
+
+
 @injects("worker killed after acceptance")
 def _(bench: Bench) -> Run:
-    bench.sudo(1, "docker kill sparkpair-engine")
-    run = bench.verb("status")
-    bench.sudo(0, "docker rm -f sparkpair-engine")
-    bench.sudo(1, "docker rm -f sparkpair-engine")
-    return run
+    return _killed_while_it_serves(bench, 1)
+
+
+@injects("head killed after acceptance")
+def _(bench: Bench) -> Run:
+    return _killed_while_it_serves(bench, 0)

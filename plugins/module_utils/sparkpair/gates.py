@@ -30,8 +30,22 @@ from .gatekit import (
     texts_of,
     tokens_of,
 )
+from .sensors import PAUSE_CELSIUS, PAUSE_SECONDS
 
-__all__ = ["GATES", "Choice", "Gate", "RefusedChoiceError", "Seen", "Situation", "choose", "judge", "limits", "more"]
+__all__ = [
+    "GATES",
+    "UNASKED",
+    "Choice",
+    "Gate",
+    "RefusedChoiceError",
+    "Seen",
+    "Situation",
+    "choose",
+    "for_a_return",
+    "judge",
+    "limits",
+    "more",
+]
 
 HTTP_UNAUTHORIZED = 401
 
@@ -206,8 +220,18 @@ GATES: tuple[Gate, ...] = (
 AFTER_TRAFFIC = ("temperature", "memory", "kernel")
 """Gates that need states which only the second round reads, and would find nothing in the first."""
 
-LIMITS = ("celsius", "headroom_gib", "pause_seconds", "soak_seconds")
-"""Limits that an operator may change, by name."""
+LIMITS = {
+    "celsius": PAUSE_CELSIUS,
+    "headroom_gib": host.HEADROOM_GIB,
+    "pause_seconds": PAUSE_SECONDS,
+    "soak_seconds": load.SOAK_SECONDS,
+}
+"""Limits that an operator may change: name to default."""
+
+UNASKED: dict[str, Any] = {"skip": [], "also": [], "limits": {}, "deadlines": {}}
+"""Every gate of a rollout, with its defaults."""
+
+SMALLER_IS_WIDER = ("headroom_gib", "soak_seconds")
 
 
 class RefusedChoiceError(Exception):
@@ -265,6 +289,42 @@ def limits(given: Mapping[str, Any]) -> dict[str, float]:
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
             raise RefusedChoiceError(f"the limit {name} must be a number of at least 0, not {value!r}")
     return {name: float(value) for name, value in given.items()}
+
+
+def for_a_return(asked: Mapping[str, Any], accepted: Mapping[str, Any]) -> dict[str, Any]:
+    """With which gates a failed rollout goes back to a release, so that a wish of today cannot break both ways.
+
+    Those with which it was accepted, with the more patient deadline and the wider limit of then, of today and of the
+    default; what is left out today stays left out.
+
+    Args:
+        asked: ``skip``, ``also``, ``limits`` and ``deadlines`` of today, which ``choose`` and ``limits`` have taken.
+        accepted: the same of the release's last acceptance, as its record tells; what cannot be used counts as absent.
+
+    Returns the four in the same form.
+    """
+    then = accepted
+    try:
+        choose(skip=then.get("skip", []), also=then.get("also", []), deadlines=then.get("deadlines", {}))
+        limits(then.get("limits", {}))
+    except (RefusedChoiceError, TypeError, AttributeError):
+        then = {}
+    known = (asked, then)
+    deadlines = {
+        gate.name: max(gate.deadline, *(one.get("deadlines", {}).get(gate.name, 0) for one in known)) for gate in GATES
+    }
+    widest = {
+        name: (min if name in SMALLER_IS_WIDER else max)(
+            default, *(one.get("limits", {}).get(name, default) for one in known)
+        )
+        for name, default in LIMITS.items()
+    }
+    return {
+        "skip": sorted({*asked["skip"], *then.get("skip", [])}),
+        "also": sorted(set(then.get("also", []))),
+        "deadlines": {gate.name: deadlines[gate.name] for gate in GATES if deadlines[gate.name] != gate.deadline},
+        "limits": {name: value for name, value in widest.items() if value != LIMITS[name]},
+    }
 
 
 def judge(gate: Gate, situation: Situation, answers: Answers) -> Seen:

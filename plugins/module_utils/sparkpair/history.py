@@ -19,7 +19,7 @@ OPTIONAL: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("run", "verb", "phase", "time", "reason", "who", "controller"), str),
     **dict.fromkeys(("image_id", "spec_method", "previous", "returned_to"), str),
     **dict.fromkeys(("start_seconds", "verify_tokens", "dflash_tokens"), (int, float)),
-    **dict.fromkeys(("phases", "figures", "memory_settings", "switch_settings"), dict),
+    **dict.fromkeys(("phases", "figures", "memory_settings", "switch_settings", "gate_settings"), dict),
     **dict.fromkeys(("gates", "overlays", "advisory"), list),
 }
 """Types of what is read back out of an entry; a field without a value counts as absent."""
