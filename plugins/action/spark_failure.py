@@ -21,5 +21,6 @@ class ActionModule(ActionBase):
         """Return ``lost``, ``theirs``, ``reason``, ``gates`` and ``figures``."""
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
-        ranks = {host: variables["hostvars"][host] for host in plain(variables["ansible_play_hosts_all"])}
+        # Untemplated: what a task that failed has of its role's inputs, nobody can resolve any more.
+        ranks = {host: variables["hostvars"].raw_get(host) for host in plain(variables["ansible_play_hosts_all"])}
         return result | {"changed": False, **asdict(look(ranks, **plain(self._task.args)))}

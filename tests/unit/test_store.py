@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
 import stat
 import tempfile
@@ -52,6 +53,22 @@ def store(tmp_path: Path) -> Store:
     made = Store(tmp_path / "sparkpair")
     made.stage(ID, FILES)
     return made
+
+
+def test_two_controllers_that_stage_one_release_at_once_both_have_it(tmp_path: Path) -> None:
+    with multiprocessing.Pool(8) as pool:
+        results = pool.map(_stage_again, [tmp_path] * 24)
+    assert results == [""] * 24
+    assert Store(tmp_path).matches(ID, FILES)
+    assert Store(tmp_path).leftovers() == []
+
+
+def _stage_again(root: Path) -> str:
+    try:
+        Store(root).stage(ID, FILES)
+    except StoreError as error:
+        return str(error)
+    return ""
 
 
 def test_a_staged_release_is_complete_and_holds_every_byte_and_mode(store: Store) -> None:
@@ -332,14 +349,15 @@ def test_a_place_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None
         Store(tmp_path / "root").stage(ID, FILES)
 
 
-def test_leftovers_of_an_interrupted_run_are_named_and_cleaned_by_the_next_staging(store: Store) -> None:
+def test_leftovers_of_an_interrupted_run_are_named_and_cleaned_under_the_lock(store: Store) -> None:
     for prefix in HIDDEN:
         (store.releases / f"{prefix}{ID}" / "deep").mkdir(parents=True)
     (store.releases / ".staging-" / "x").mkdir(parents=True)
     assert store.leftovers() == sorted([f".replaced-{ID}", ".staging-", f".staging-{ID}"])
     assert store.ids() == [ID]
     store.stage(ID, FILES)
-    assert store.leftovers() == [".staging-"]
+    assert len(store.clear()) == 3
+    assert store.leftovers() == []
     assert store.check(ID).complete
 
 

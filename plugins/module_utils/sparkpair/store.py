@@ -7,12 +7,14 @@ Nothing here ever edits a release in place: a damaged or changed one is built an
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
 import stat
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,7 @@ RELEASE_ID = re.compile(r"[0-9a-f]{12}")
 LISTING = "release.json"
 SECRETS = "secrets"
 OVERLAYS = "overlays.json"
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT)
 
 
 class StoreError(Exception):
@@ -149,10 +152,11 @@ class Store:
         release missing, never mixed, and the next staging writes it again.
         """
         base = self.path(release)
-        fresh, old = self.releases / f".staging-{release}", self.releases / f".replaced-{release}"
+        # Names of their own: two controllers may stage the same release at once, before either has the lock.
+        own = f"{release}-{uuid.uuid4().hex[:8]}"
+        fresh, old = self.releases / f".staging-{own}", self.releases / f".replaced-{own}"
         try:
             self.releases.mkdir(mode=0o755, parents=True, exist_ok=True)
-            remove(fresh)
             _mkdir(fresh, 0o755)
             listing = File(LISTING, (json.dumps(_listing(files), indent=1) + "\n").encode(), 0o644)
             for file in [*files, listing]:
@@ -162,7 +166,6 @@ class Store:
                 # A release that is mended while it serves keeps the secrets that its engine was started with.
                 if (base / SECRETS).is_dir():
                     shutil.copytree(base / SECRETS, fresh / SECRETS)
-                remove(old)
                 base.rename(old)
                 try:
                     fresh.rename(base)
@@ -175,6 +178,9 @@ class Store:
             _sync(self.releases)
         except (OSError, StoreError) as error:
             shutil.rmtree(fresh, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno in TAKEN and self.matches(release, files):
+                # The other of two controllers was faster.
+                return
             raise StoreError(f"cannot stage release {release} below {self.releases}: {error}") from error
 
     def arm(self, release: str, secrets: dict[str, str], *, keep: Sequence[str] = ()) -> None:
