@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 UNTOUCHED, RETURNED, DOWN, LOCKED = "untouched", "returned", "down", "locked"
-PHASES = ("plan", "probe", "preflight", "stage", "lock", "stop", "switch", "start", "gates", "return", "later")
+PHASES = ("plan", "probe", "preflight", "stage", "lock", "drain", "stop", "switch", "start", "gates", "return", "later")
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,10 @@ FAULTS = (
     Fault("worker unreachable at the lock", "lock", "SSH of the worker is cut when the lock is taken", UNTOUCHED,
           "UNREACHABLE"),
     Fault("two controllers", "lock", "a second controller deploys at the same time", UNTOUCHED, "refused before"),
+    Fault("way back closed", "lock", "the old image's name leads to other bytes on both ranks", UNTOUCHED,
+          "could not go back to it"),
+    Fault("worker unreachable in the drain", "drain", "SSH of the worker is cut when the old engine is drained",
+          UNTOUCHED, "refused before anything was stopped", lost=1),
     Fault("rollback target missing", "plan", "the worker lacks the release that is asked for", UNTOUCHED,
           "cannot be used"),
     Fault("rollback target damaged", "plan", "a file of it has another mode on the worker", UNTOUCHED,
@@ -81,6 +85,8 @@ FAULTS = (
           "the memory did not settle"),
     Fault("worker unreachable at the stop", "stop", "SSH of the worker is cut when the head is stopped", DOWN,
           "could not be reached", again=True, lost=1),
+    Fault("Docker hangs at the stop", "stop", "dockerd of the worker is suspended for 70 s", RETURNED,
+          "the engine of this rank is not stopped", again=True),
     Fault("controller killed at the stop", "stop", "SIGKILL of ansible-playbook", LOCKED, "in phase stop"),
     Fault("one rank cannot switch", "switch", "current cannot be moved on the worker", DOWN,
           "could not become current on every rank"),
@@ -115,6 +121,13 @@ FAULTS = (
           again=True),
     Fault("worker killed in the warm-up", "gates", "docker kill", RETURNED, "gate ranks failed"),
     Fault("head killed in the warm-up", "gates", "docker kill", RETURNED, "failed", again=True),
+    Fault("gate limit out of reach", "gates", "spark_gate_limits wants 4000 GiB of headroom", RETURNED,
+          "gate memory failed"),
+    Fault("history lost", "gates", "the worker's history is gone before the run; the new engine writes garbage", RETURNED,
+          "the record lacks"),
+    Fault("gate that the serving pair fails", "gates",
+          "the worker's history is gone, and what serves is deployed with a gate that it fails", UNTOUCHED,
+          "nothing was stopped"),
     Fault("record cannot be written", "gates", "the worker's history becomes read-only", RETURNED,
           "the history cannot be written"),
     Fault("worker unreachable in the gates", "gates", "SSH of the worker is cut", DOWN, "could not be reached",

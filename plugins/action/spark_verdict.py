@@ -47,7 +47,8 @@ class ActionModule(ActionBase):
                 display.display(line)
         known = {n: s for n, s in states.items() if s is not None and "history" in s}
         wanted = plan["release"] if plan else ""
-        back = rollback.fallback(rollback.placed(states, addresses), wanted) if len(known) == len(states) else None
+        placed = rollback.placed(states, addresses) if len(known) == len(states) else {}
+        back = rollback.fallback(placed, wanted)
         fallback = None
         if back and head["plans"].get(back):
             fallback = live.named(head["plans"][back], names, head["history"])
@@ -67,9 +68,11 @@ class ActionModule(ActionBase):
             "outlook": live.outlook(states),
             "keep": {str(rank): releases for rank, releases in kept.items()},
             "fallback": fallback,
-            "fallback_gates": UNASKED | (noted(head["history"], fallback["release"], "gate_settings") or {})
-            if fallback
-            else None,
+            "fallback_gates": UNASKED | (noted(head["history"], back, "gate_settings") or {}) if fallback else None,
+            "plan_gates": UNASKED | (noted(head["history"], wanted, "gate_settings") or {}) if recorded else None,
+            "no_way_back": rollback.no_way_back(placed, wanted),
+            # It served before this run and was accepted before: what is asked today is no reason to take it down.
+            "standing": judged.serving and any(wanted in accepted(s["history"]) for s in known.values()),
             "untried": bool(plan) and live.untried(plan, fallback),
             "changed": False,
             "serving": judged.serving,

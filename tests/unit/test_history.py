@@ -13,6 +13,7 @@ from sparkpair.screen import history_table
 
 A, B, C, D = (letter * 12 for letter in "abcd")
 NAMES = {0: "spark-0", 1: "spark-1"}
+ADDRESSES = {0: "192.0.2.1", 1: "192.0.2.2"}
 
 
 def entry(release: str, outcome: str = "accepted", **more: Any) -> dict[str, Any]:
@@ -29,6 +30,7 @@ def state(*entries: dict[str, Any], current: str | None = None, **more: Any) -> 
         "history_fault": "",
         "lock": None,
         "leftovers": [],
+        "containers": [],
         "current": current,
         "checks": {e["release"]: [] for e in entries if e["release"]},
         **more,
@@ -267,6 +269,66 @@ def test_there_is_no_way_back_while_a_rank_is_not_reached() -> None:
     assert rollback.fallback({}, C) is None
 
 
+def running(release: str, *entries: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """State of a rank whose engine runs a release that is current there, complete."""
+    engine = {"running": True, "labels": {"sparkpair.release": release}}
+    return state(*entries, current=release, **{"containers": [engine], "checks": {release: []}, **more})
+
+
+def test_what_runs_is_a_way_back_although_one_rank_has_lost_its_record() -> None:
+    assert rollback.fallback({0: running(B, entry(B)), 1: running(B)}, C) == B
+    assert rollback.fallback({0: running(B), 1: running(B, entry(B))}, C) == B
+    # What nobody accepted is none, and neither is what does not run everywhere.
+    assert rollback.fallback({0: running(B), 1: running(B)}, C) is None
+    assert rollback.fallback({0: running(B, entry(B)), 1: running(B, containers=[])}, C) is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "wanted", "refused"),
+    [
+        ([], C, False),
+        (["compose.yaml: missing"], C, True),
+        # Deployed again it is written anew.
+        (["compose.yaml: missing"], B, False),
+        ([f"its image x {rollback.MOVED}"], C, True),
+        # With its image moved, what serves would be gone with the stop.
+        ([f"its image x {rollback.MOVED}"], B, True),
+    ],
+)
+def test_a_pair_that_could_not_come_back_is_not_stopped(damage: list[str], wanted: str, refused: bool) -> None:
+    states = {0: running(B, entry(B)), 1: running(B, entry(B), checks={B: damage})}
+    found = rollback.no_way_back(states, wanted)
+    assert (f"release {B} runs" in found and "playbooks/stop.yml" in found) == refused
+    assert bool(found) == refused
+    # With another way back, or with nothing to lose, there is no reason to refuse.
+    older = {n: running(B, entry(A), entry(B), checks={A: [], B: damage}) for n in (0, 1)}
+    assert rollback.no_way_back(older, wanted) == ""
+    assert rollback.no_way_back({n: running(B, checks={B: damage}) for n in (0, 1)}, wanted) == ""
+    assert rollback.no_way_back({n: running(B, entry(B), containers=[], checks={B: damage}) for n in (0, 1)}, C) == ""
+    assert rollback.no_way_back({}, wanted) == rollback.no_way_back({**states, 1: None}, wanted) == ""
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [("one", ""), ("", ""), ("two", f"its image i {rollback.MOVED}"), (None, "its image i is not on this rank")],
+)
+def test_a_release_whose_image_is_gone_or_moved_is_no_way_back(now: str | None, says: str) -> None:
+    plan = {"image": "i", "ranks": [{"rank": rank, "address": address} for rank, address in ADDRESSES.items()]}
+    own = {"current": A, "plans": {A: plan}}
+    accepted = entry(A, image_layers="one")
+    states: dict[int, Any] = {
+        0: state(accepted, **own, images={"i": "one"}),
+        1: state(accepted, **own, images={"i": now}),
+    }
+    placed = rollback.placed(states, ADDRESSES)
+    assert (placed[0] or {})["checks"][A] == []
+    assert (placed[1] or {})["checks"][A] == ([says] if says else [])
+    assert rollback.fallback(placed, B) == (None if says else A)
+    # A record from before the layers were noted compares nothing.
+    states[1]["history"] = [entry(A)]
+    assert (rollback.fallback(rollback.placed(states, ADDRESSES), B) == A) == (now is not None)
+
+
 # --- where a rollback goes -------------------------------------------------------------------------------------------
 
 
@@ -285,6 +347,14 @@ def test_rollback_to_previous_is_the_accepted_release_before_the_current() -> No
     assert rollback.choose("previous", pair(entry(A), entry(B), entry(C), current=C)).release == B
     with pytest.raises(rollback.RollbackError, match="no release but"):
         rollback.choose("previous", pair(entry(A), current=A))
+
+
+def test_a_rollback_that_was_interrupted_goes_the_same_way_again() -> None:
+    """Its switch has moved the link already; the record tells what served."""
+    cut = entry(A, "interrupted", verb="rollback")
+    assert rollback.choose("previous", pair(entry(A), entry(B), cut, current=A)).release == A
+    returned = entry(C, "rolled_back", returned_to=B)
+    assert rollback.choose("previous", pair(entry(A), entry(B), returned, current=B)).release == A
 
 
 def test_rollback_to_a_release_that_is_damaged_or_was_never_accepted_is_refused() -> None:
@@ -309,8 +379,6 @@ def test_pruning_keeps_the_live_the_one_before_some_accepted_and_the_last_stock(
 
 
 # --- ranks that were swapped -----------------------------------------------------------------------------------------
-
-ADDRESSES = {0: "192.0.2.1", 1: "192.0.2.2"}
 
 
 def made_for(addresses: dict[int, str]) -> dict[int, Any]:

@@ -269,6 +269,21 @@ def test_two_names_that_lead_to_one_machine_do_not_pass_for_a_pair() -> None:
     ]
 
 
+def test_an_engine_whose_images_name_leads_to_other_bytes_by_now_is_not_as_planned() -> None:
+    """As after a second docker load under the same name: what serves is not what a start would bring."""
+    states = pair()
+    mine, image_id = states[1], container()["image_id"]
+    assert mine is not None
+    mine.update(layers={image_id: "sha256:one"}, images={PLAN["image"]: "sha256:one"})
+    assert verdict(PLAN, states, NAMES).serving
+    for unknown in (None, ""):
+        mine.update(images={PLAN["image"]: unknown})
+        assert verdict(PLAN, states, NAMES).serving
+    mine.update(images={PLAN["image"]: "sha256:two"})
+    wanted = f"spark-1: the engine runs other bytes than {PLAN['image']} names by now"
+    assert verdict(PLAN, states, NAMES).reasons == [wanted]
+
+
 def test_damage_of_a_release_that_is_not_wanted_is_no_reason() -> None:
     states = pair()
     states[1] = state(release={"id": OTHER, "exists": True, "damage": ["x: missing"]})
@@ -496,5 +511,5 @@ def test_a_recorded_plan_is_switched_to_with_default_times_whatever_the_inventor
     assert [rank["host"] for rank in found["ranks"]] == ["left", "right"]
     assert found["settings"]["ready_timeout"] == 3600
     assert found["settings"]["keep_releases"] == 5
-    switch = (ROOT / "roles/spark_rollout/tasks/switch.yml").read_text()
-    assert set(re.findall(r"target\.settings\.(\w+)", switch)) == set(live.OF_A_SWITCH) - {"keep_releases"}
+    tasks = "".join((ROOT / f"roles/spark_rollout/tasks/{name}.yml").read_text() for name in ("drain", "switch"))
+    assert set(re.findall(r"(?:target|plan)\.settings\.(\w+)", tasks)) == set(live.OF_A_SWITCH) - {"keep_releases"}

@@ -11,6 +11,7 @@ from bench import OLD, ROOT, Bench, Process, interrupt, kill, new
 from sparklab import layout
 
 from tests.labtest import Run
+from tests.standin import image as standin
 
 Injection = Callable[[Bench], Run]
 INJECTIONS: dict[str, Injection] = {}
@@ -51,6 +52,7 @@ for _name, _fault in (
     simple(_name, *new(_fault))
 simple("gate misspelt", *new("", "-e", "spark_gate_skip=canari"))
 simple("bad setting", *OLD, "-e", "verify_tokens=8")
+simple("gate limit out of reach", *new("", "-e", json.dumps({"spark_gate_limits": {"headroom_gib": 4000}})))
 simple("never healthy", *new("unhealthy", "-e", "ready_timeout=10"))
 simple("memory never settles", *new("", "-e", "settle_free_gib=4000", "-e", "settle_timeout=2"))
 
@@ -206,6 +208,22 @@ def _(bench: Bench) -> Run:
         return bench.deploy(*new())
 
 
+@injects("way back closed")
+def _(bench: Bench) -> Run:
+    try:
+        for rank in (0, 1):
+            bench.load(rank, standin.tag(), {"opt/standin/note": b"loaded again"})
+        return bench.deploy(*new())
+    finally:
+        for rank in (0, 1):
+            bench.load(rank, standin.tag())
+
+
+@injects("worker unreachable in the drain")
+def _(bench: Bench) -> Run:
+    return _cut_at(bench, "TASK [spark_rollout : Enter phase drain]", *new())
+
+
 def _locked(bench: Bench, ranks: tuple[int, ...], note: dict[str, object] | None) -> Run:
     for rank in ranks:
         write = f"echo '{json.dumps(note)}' > {ROOT}/lock/holder.json" if note else "true"
@@ -267,6 +285,27 @@ def _(bench: Bench) -> Run:
 
 
 # --- after the stop --------------------------------------------------------------------------------------------------
+
+
+@injects("Docker hangs at the stop")
+def _(bench: Bench) -> Run:
+    hang = "pkill -STOP -x dockerd; (sleep 70; pkill -CONT -x dockerd) >/dev/null 2>&1 &"
+    try:
+        return bench.deploy(*new(), at="TASK [Stop the old engine]", then=lambda _: bench.sudo(1, hang))
+    finally:
+        bench.sudo(1, "pkill -CONT -x dockerd")
+
+
+@injects("history lost")
+def _(bench: Bench) -> Run:
+    bench.sudo(1, f"rm {ROOT}/history.jsonl")
+    return bench.deploy(*new("garbage"))
+
+
+@injects("gate that the serving pair fails")
+def _(bench: Bench) -> Run:
+    bench.sudo(1, f"rm {ROOT}/history.jsonl")
+    return bench.deploy(*OLD, "-e", "spark_gate_also=quality")
 
 
 @injects("controller killed at the stop")

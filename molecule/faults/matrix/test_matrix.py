@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -70,7 +71,12 @@ def untouched(bench: Bench, fault: Fault, run: Run, old: str, before: list[str])
     assert [bench.current(0), bench.current(1)] == [old, old]
     if fault.name != "two controllers":
         assert bench.started() == before
-    assert bench.lock() == ["", ""]
+    if fault.lost is None:
+        assert bench.lock() == ["", ""]
+    else:
+        # The rank that was lost could not be given its lock back.
+        assert bench.lock() == [fault.phase if rank == fault.lost else "" for rank in (0, 1)]
+        refused_and_released(bench)
     # Two rows are controls as well: the fault must not keep a run from finding that all is well.
     harmless = fault.name in {"login banner", "history damaged"}
     assert (run.code == 0) == harmless, run.screen[-3000:]
@@ -123,6 +129,20 @@ def refused_and_released(bench: Bench) -> str:
     assert "never taken over" in run.screen
     assert bench.verb("lock", "-e", "lock=release", "-e", "reason=seen").code == 0
     return run.screen
+
+
+def test_a_network_that_is_gone_for_a_moment_costs_a_rollout_nothing(bench: Bench) -> None:
+    """Every packet of the worker's SSH is refused for two seconds while the engine starts."""
+
+    def blip(_: Process) -> None:
+        bench.cut(1)
+        time.sleep(2)
+        bench.mend(1)
+
+    run = bench.deploy(*new("slow"), at=STARTED, then=blip)
+    assert run.code == 0, run.screen[-6000:]
+    healed(bench)
+    assert bench.leftovers() == []
 
 
 def test_a_run_whose_lock_was_released_leaves_the_pair_as_it_is(bench: Bench) -> None:

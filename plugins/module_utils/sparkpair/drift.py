@@ -13,9 +13,7 @@ def _accepted(state: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The acceptance of what the record says serves: the last one, or that of the release a later return went to."""
     entries = state["history"]
     taken = [e for e in entries if e["outcome"] == history.ACCEPTED]
-    ends = [e["release"] if e["outcome"] == history.ACCEPTED else e.get("returned_to") for e in entries]
-    serving = next((release for release in reversed(ends) if release), None)
-    return next((e for e in reversed(taken) if e["release"] == serving), None)
+    return next((e for e in reversed(taken) if e["release"] == history.serving(entries)), None)
 
 
 def rank_drift(rank: int, name: str, state: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ INTERRUPTED = "interrupted"
 NEEDED = {"release": str, "outcome": str}
 OPTIONAL: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("run", "verb", "phase", "time", "reason", "who", "controller"), str),
-    **dict.fromkeys(("image_id", "spec_method", "previous", "returned_to"), str),
+    **dict.fromkeys(("image_id", "image_layers", "spec_method", "previous", "returned_to"), str),
     **dict.fromkeys(("start_seconds", "verify_tokens", "dflash_tokens"), (int, float)),
     **dict.fromkeys(("phases", "figures", "memory_settings", "switch_settings", "gate_settings"), dict),
     **dict.fromkeys(("gates", "overlays", "advisory"), list),
@@ -123,6 +123,12 @@ def noted(entries: Sequence[Mapping[str, Any]], release: str, field: str) -> Any
     """What the last acceptance of a release that noted ``field`` says there; None when none did."""
     of_it = [e[field] for e in entries if (e["outcome"], e["release"]) == (ACCEPTED, release) and e.get(field)]
     return of_it[-1] if of_it else None
+
+
+def serving(entries: Sequence[Mapping[str, Any]]) -> str | None:
+    """The release that serves after the last run on record that ended with one; None when none did."""
+    ends = [e["release"] if e["outcome"] == ACCEPTED else e.get("returned_to") for e in entries]
+    return next((str(release) for release in reversed(ends) if release), None)
 
 
 def interrupted(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -88,6 +88,15 @@ def inspect(runner: Runner, reference: str) -> dict[str, Any]:
     raise ImageError(f"docker image inspect {reference}: {done.why()}")
 
 
+def layers(runner: Runner, reference: str) -> str | None:
+    """One digest over all layers of an image; None when this engine has none of that name, "" when it cannot tell."""
+    try:
+        data = inspect(runner, reference)
+    except ImageError:
+        return ""
+    return str(content(data, reference)["layers"]) if data else None
+
+
 def content(data: Mapping[str, Any], reference: str) -> dict[str, Any]:
     """What an image is, as ranks compare it.
 

@@ -82,6 +82,21 @@ def _container(c: Mapping[str, Any]) -> str:
     return f"{c['name']} ({c['status']}, release {c['labels'].get(LABEL_RELEASE, 'none')})"
 
 
+def other_image(state: Mapping[str, Any], container: Mapping[str, Any]) -> str | None:
+    """That the image's name leads to other bytes than the engine runs, as after a second load; None when it does not.
+
+    Only a state with records knows what the names lead to.
+    """
+    reference = container.get("image")
+    running, now = (
+        (state.get("layers") or {}).get(container.get("image_id")),
+        (state.get("images") or {}).get(reference),
+    )
+    if running and now and running != now:
+        return f"the engine runs other bytes than {reference} names by now"
+    return None
+
+
 def rank_reasons(rank: int, name: str, state: Mapping[str, Any] | None, release: str) -> list[str]:
     """Why a rank does not run ``release`` exactly as staged; empty when it does. ``state`` None is unreachable."""
     if state is None:
@@ -107,6 +122,8 @@ def rank_reasons(rank: int, name: str, state: Mapping[str, Any] | None, release:
             f"{name}: {CONTAINER} is that of rank {running[0]['labels'][LABEL_RANK]} and not of rank {rank}; see "
             "whether ansible_host and spark_rank in the inventory lead to two machines, each to its own"
         )
+    elif (now := other_image(state, running[0])) is not None:
+        reasons.append(f"{name}: {now}")
     elif running[0]["restart_count"]:
         reasons.append(f"{name}: {CONTAINER} was restarted {running[0]['restart_count']} times")
     return reasons

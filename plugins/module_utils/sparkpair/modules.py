@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from . import containers, diagnose, engine, history, lock, memory, probe, sensors, state, traffic
+from . import containers, diagnose, engine, history, images, lock, memory, probe, sensors, state, traffic
 from .runner import run
 from .store import File, Store, StoreError
 
@@ -282,7 +282,9 @@ def spark_record() -> None:
     if module.check_mode:
         module.exit_json(changed=True)
     try:
-        added = history.append(Path(module.params["root"]), module.params["entry"] | {"image_id": _running_image()})
+        image = _running_image()
+        found = {"image_id": image, "image_layers": (images.layers(run, image) if image else "") or ""}
+        added = history.append(Path(module.params["root"]), module.params["entry"] | found)
     except OSError as error:
         module.fail_json(msg=f"the history cannot be written: {error}")
     module.exit_json(changed=added)

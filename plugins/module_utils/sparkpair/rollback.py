@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .history import accepted
+from .containers import LABEL_RELEASE
+from .history import accepted, noted, serving
 
 STOCK = "stock"
 PREVIOUS = "previous"
 TRAINED = 7
+MOVED = "names other bytes than when it was accepted"
 
 
 class RollbackError(Exception):
@@ -65,10 +67,11 @@ def choose(wanted: str, states: Mapping[int, Mapping[str, Any]]) -> Target:
     order = _order(states, stock=None)
     known = ", ".join(order) or "none"
     if wanted == PREVIOUS:
-        current = states[min(states)]["current"]
-        candidates = [release for release in order if release != current]
+        # Not the link: a rollback that was interrupted has moved it, and the same command must not turn back.
+        last = serving(states[min(states)]["history"])
+        candidates = [release for release in order if release != last]
         if not candidates:
-            raise RollbackError(f"no release but {current or 'the current one'} was accepted; accepted: {known}")
+            raise RollbackError(f"no release but {last or 'the current one'} was accepted; accepted: {known}")
         wanted = candidates[0]
     elif wanted not in order:
         raise RollbackError(f"release {wanted!r} was not accepted on every rank; accepted: {known}")
@@ -81,9 +84,10 @@ def choose(wanted: str, states: Mapping[int, Mapping[str, Any]]) -> Target:
 def placed(
     states: Mapping[int, Mapping[str, Any] | None], addresses: Mapping[int, str]
 ) -> dict[int, dict[str, Any] | None]:
-    """The states with one more reason against every release that was made for other ranks than the inventory's.
+    """The states with more reasons against releases that are whole and could not be started all the same.
 
-    A release holds the files of its own rank, so after ranks are swapped the old head would start as a worker.
+    One made for other ranks than the inventory's: it holds the files of its own rank, so after ranks are swapped the
+    old head would start as a worker. One whose image is gone, or whose image's name leads to other bytes by now.
 
     Args:
         states: rank to the state of ``spark_state`` with records, or None where it was not reached.
@@ -100,14 +104,62 @@ def placed(
             if made != dict(addresses):
                 was = ", ".join(f"rank {n} at {address}" for n, address in sorted(made.items()))
                 checks[release].append(f"it was made for {was}, which the inventory has otherwise")
+            checks[release] += _image_reasons(state, release)
         found[rank] = {**state, "checks": checks}
     return found
+
+
+def _image_reasons(state: Mapping[str, Any], release: str) -> list[str]:
+    reference = str(state["plans"][release].get("image") or "")
+    if reference not in state.get("images", {}):
+        return []
+    now, then = state["images"][reference], noted(state["history"], release, "image_layers")
+    if now is None:
+        return [f"its image {reference} is not on this rank"]
+    return [f"its image {reference} {MOVED}"] if now and then and now != then else []
+
+
+def _runs(states: Mapping[int, Mapping[str, Any]]) -> str | None:
+    """The release whose engine runs on every rank; None when there is no such."""
+    running = {
+        rank: {c["labels"].get(LABEL_RELEASE) for c in state["containers"] if c["running"]}
+        for rank, state in states.items()
+    }
+    first = running[min(running)]
+    return first.copy().pop() if len(first) == 1 and all(found == first for found in running.values()) else None
+
+
+def _accepted_anywhere(states: Mapping[int, Mapping[str, Any]], release: str) -> bool:
+    return any(release in accepted(state["history"]) for state in states.values())
+
+
+def no_way_back(states: Mapping[int, Mapping[str, Any] | None], wanted: str) -> str:
+    """Why a pair that runs an accepted release must not be stopped for ``wanted``: it could not come back; else "".
+
+    Args:
+        states: rank to the state of ``spark_state`` with records, as ``placed`` returns them.
+        wanted: the release to roll out.
+    """
+    known = {rank: state for rank, state in states.items() if state is not None}
+    if len(known) != len(states) or not known or fallback(states, wanted) is not None:
+        return ""
+    release = _runs(known)
+    if release is None or not _accepted_anywhere(known, release):
+        return ""
+    against = _unusable(known, release)
+    if release == wanted and not any(MOVED in reason for reason in against):
+        return ""
+    return (
+        f"release {release} runs, and a rollout that fails could not go back to it ({', '.join(against)}); mend that, "
+        "or give the pair up first with playbooks/stop.yml"
+    )
 
 
 def fallback(states: Mapping[int, Mapping[str, Any] | None], wanted: str) -> str | None:
     """The release to return to when ``wanted`` fails; None when there is none.
 
-    That is the current one when every rank accepted it, else the last that every rank accepted, complete on every rank.
+    That is the current one when every rank accepted it (or one of them, where the others have lost their record and all
+    of them run it), else the last that every rank accepted, complete on every rank.
     ``wanted`` itself is no candidate: what just failed would fail again.
     """
     if not states or any(state is None for state in states.values()):
@@ -115,7 +167,9 @@ def fallback(states: Mapping[int, Mapping[str, Any] | None], wanted: str) -> str
     known = {rank: state for rank, state in states.items() if state is not None}
     order = _order(known, stock=None)
     current = {state["current"] for state in known.values()}
-    first = [release for release in order if current == {release}]
+    runs = _runs(known)
+    lost = [runs] if runs and current == {runs} and _accepted_anywhere(known, runs) else []
+    first = [release for release in [*order, *lost] if current == {release}]
     for release in [*first, *order]:
         if release != wanted and not _unusable(known, release):
             return release

@@ -29,13 +29,6 @@ def ray_nodes(runner: Runner, container: containers.Container) -> dict[str, Any]
     return {"alive": [], "error": done.why()}
 
 
-def _layers(runner: Runner, image_id: str) -> str:
-    try:
-        return str(images.content(images.inspect(runner, image_id), image_id)["layers"])
-    except images.ImageError:
-        return ""
-
-
 def _plan(store: Store, release: str, damage: list[str]) -> dict[str, Any] | None:
     # One that was edited may be any text; what it says is not what was released.
     if any(reason.startswith("plan.json: ") for reason in damage):
@@ -77,8 +70,9 @@ def read(
         ``layers`` (image id of a container to a digest over its layers, "" when it is not known),
         ``ray`` when asked; with records also ``history`` (entries), ``history_damaged`` (line numbers),
         ``history_fault`` ("", or why it cannot be read or continued), ``checks`` (release to its damage), ``plans``
-        (release to its plan) and ``lock`` (``run`` and ``text`` of the rollout lock, None when nobody holds it); with
-        host also ``sensors`` and ``kernel``; with cool also ``cooled``, the seconds that were waited.
+        (release to its plan), ``images`` (image of a plan to a digest over its layers, None when there is none of that
+        name) and ``lock`` (``run`` and ``text`` of the rollout lock, None when nobody holds it); with host also
+        ``sensors`` and ``kernel``; with cool also ``cooled``, the seconds that were waited.
     """
     cooled = sensors.cool_down(runner, *cool) if all(cool) else None
     store = Store(root)
@@ -122,7 +116,10 @@ def read(
         state["docker"] = str(error)
         return state
     state["containers"] = [c.as_dict() for c in found]
-    state["layers"] = {c.image_id: _layers(runner, c.image_id) for c in found}
+    state["layers"] = {c.image_id: images.layers(runner, c.image_id) or "" for c in found}
+    if records:
+        named = {str(plan["image"]) for plan in state["plans"].values() if plan and plan.get("image")}
+        state["images"] = {name: images.layers(runner, name) for name in sorted(named)}
     if host:
         state["sensors"] = sensors.read(runner)
         started = [c.started_at for c in found if c.running]

@@ -170,7 +170,10 @@ class Store:
                 try:
                     fresh.rename(base)
                 except OSError:
-                    old.rename(base)
+                    if base.exists():
+                        remove(old)
+                    else:
+                        old.rename(base)
                     raise
                 remove(old)
             else:
