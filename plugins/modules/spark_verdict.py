@@ -109,6 +109,22 @@ fallback:
     the current one first), or null.
   returned: always
   type: dict
+fallback_gates:
+  description: C(skip), C(also), C(limits) and C(deadlines) with which RV(fallback) was accepted, or null.
+  returned: always
+  type: dict
+plan_gates:
+  description: The same of the plan's release.
+  returned: always
+  type: dict
+no_way_back:
+  description: Why a pair that runs an accepted release could not come back to it, so it must not be stopped; else empty.
+  returned: always
+  type: str
+standing:
+  description: Whether the pair serves the plan's release, and a rank has accepted it before.
+  returned: always
+  type: bool
 untried:
   description: Whether the plan has an image or an engine flag that RV(fallback) has not.
   returned: always

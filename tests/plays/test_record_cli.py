@@ -108,6 +108,9 @@ class Site:
             "advisory": [],
             "fallback": fallback,
             "fallback_gates": {"also": ["soak"]},
+            "plan_gates": {"also": ["quality"]},
+            "standing": False,
+            "no_way_back": "",
             "keep": {"0": [], "1": []},
         }
         state = {"docker": None, "release": {"exists": True, "damage": []}, "current": "b" * 12, "history": []}
@@ -204,7 +207,8 @@ def test_failed_rollouts_record_gates_and_reason_of_their_own(site: Site) -> Non
     assert head[-1]["gate_settings"] == {"skip": ["long"]}
     # A return is judged as its release was accepted, and nothing else is.
     asked = (site.folder / "accepted").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line) for line in asked] == [{"also": ["soak"]}] * 3
+    own, back = [{"also": ["quality"]}], [{"also": ["soak"]}]
+    assert [json.loads(line) for line in asked] == own + back * 2 + own + back + own
 
 
 def test_a_return_that_fails_too_leaves_the_first_reason(site: Site) -> None:
@@ -213,6 +217,14 @@ def test_a_return_that_fails_too_leaves_the_first_reason(site: Site) -> None:
         outcome, gates, _, reason = told(entries[-1])
         assert (outcome, gates) == ("not_restored", [("canary", False)])
         assert reason.endswith("gate canary failed: saw this; wanted that; the return failed too")
+
+
+def test_what_served_before_and_was_accepted_stays_when_only_a_gate_of_today_fails(site: Site) -> None:
+    """Neither is it stopped, nor does another release come into its place."""
+    site.answers("spark_gate", fails("quality"))
+    for entries in site.run("one", serving=True, standing=True, broken=("one-return",)):
+        assert told(entries[-1])[:2] == ("failed", [("quality", False)])
+        assert entries[-1]["returned_to"] == site.plan["release"]
 
 
 def test_a_rollout_with_nothing_to_return_to_records_why(site: Site) -> None:
