@@ -69,8 +69,8 @@ RETURN = r"""
 state:
   description:
     - C(hostname), C(time), C(memory) in KiB, C(current), C(releases), C(leftovers), C(release) with its damage.
-    - With O(records), C(history), C(checks), C(plans), C(lock), and C(images), a digest over the layers of each image that
-      a release names.
+    - With O(records), C(history), C(checks), C(plans), C(lock), and C(images), a digest over the layers of each image
+      that a release names.
     - C(plan) of the current release, C(docker) (null, or why it does not answer), C(containers), C(ray), C(responses).
     - C(cooled), the seconds that were waited because of O(cool).
   returned: always

@@ -118,7 +118,7 @@ plan_gates:
   returned: always
   type: dict
 no_way_back:
-  description: Why a pair that runs an accepted release could not come back to it, so it must not be stopped; else empty.
+  description: Why a pair that runs an accepted release could not come back to it, and must not be stopped; else empty.
   returned: always
   type: str
 standing:
