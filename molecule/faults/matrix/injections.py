@@ -221,7 +221,7 @@ def _(bench: Bench) -> Run:
 
 @injects("worker unreachable in the drain")
 def _(bench: Bench) -> Run:
-    return _cut_at(bench, "TASK [spark_rollout : Enter phase drain]", *new())
+    return _cut_at(bench, "TASK [Wait for what the old engine was asked]", *new())
 
 
 def _locked(bench: Bench, ranks: tuple[int, ...], note: dict[str, object] | None) -> Run:
