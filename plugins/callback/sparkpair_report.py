@@ -8,7 +8,8 @@ from typing import Any
 
 from ansible import context
 from ansible.plugins.callback import CallbackBase
-from sparkpair.inputs import plain
+from ansible.utils.vars import load_extra_vars
+from sparkpair.inputs import passed_on, plain
 from sparkpair.report import KEY, Report
 
 DOCUMENTATION = r"""
@@ -67,6 +68,12 @@ class CallbackModule(CallbackBase):
                     self._refuse(
                         self._report, f"nothing was done: {option} {shown} leaves tasks out, and a verb runs as a whole"
                     )
+            if internal := passed_on(str(name) for name in load_extra_vars(playbook._loader)):
+                self._refuse(
+                    self._report,
+                    f"nothing was done: {', '.join(internal)} (from -e) would be the same in every role of the verb, "
+                    "which passes it on itself; what may be set is in docs/settings.md",
+                )
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002
         """Charge the time since the last task to the last task's role."""

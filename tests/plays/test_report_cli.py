@@ -51,6 +51,24 @@ def test_a_verb_without_a_spark_is_no_success(tmp_path: Path, inventory: str) ->
     assert "look at -i" in result["messages"][-1]
 
 
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [("spark_engine_state", True), ("spark_gate_accepted", True), ("spark_engine_stall_timeout", False)],
+)
+def test_what_a_verb_passes_on_itself_is_refused_from_the_command_line(
+    tmp_path: Path, name: str, refused: bool
+) -> None:
+    """A state of the engine that holds for every role would stop the pair where it is to be started."""
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text(
+        "sparks:\n  hosts:\n    spark-0:\n      ansible_host: 192.0.2.1\n      ansible_connection: nowhere\n"
+    )
+    code, screen, result = run(tmp_path, str(hosts), "-e", f"{name}=5")
+    assert code != 0
+    assert (f"nothing was done: {name} (from -e)" in screen) == refused, screen
+    assert (result["outcome"] == "refused") == refused
+
+
 @pytest.mark.parametrize("option", [("--start-at-task", "no such task"), ("--skip-tags", "all"), ("--tags", "a,b")])
 def test_a_verb_that_was_told_to_leave_tasks_out_is_refused(tmp_path: Path, option: tuple[str, str]) -> None:
     hosts = tmp_path / "hosts.yml"

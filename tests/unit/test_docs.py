@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from sparkpair.gates import GATES
+from sparkpair.inputs import passed_on
 from sparkpair.plan import RANK_VARIABLES
 from sparkpair.preflight_host import Thresholds
 from sparkpair.report import Report
@@ -294,3 +295,16 @@ def test_no_file_names_a_place_outside_the_checkout() -> None:
         if word.encode() in path.read_bytes()
     ]
     assert found == []
+
+
+def test_no_variable_that_is_documented_for_operators_is_refused_from_the_command_line() -> None:
+    paths = [ROOT / "README.md", *(ROOT / "docs").iterdir(), *(ROOT / "inventories" / "example").rglob("*.yml")]
+    named = {n for path in paths for n in re.findall(r"\bspark_\w+", path.read_text(encoding="utf-8"))}
+    assert {"spark_gate_skip", "spark_hf_home", "spark_rank"} <= named
+    assert passed_on(named - {p.stem for p in (ROOT / "plugins").rglob("spark_*.py")}) == []
+
+
+def test_what_a_role_is_told_about_engine_release_and_lock_is_refused_from_the_command_line() -> None:
+    for role in ("spark_engine", "spark_release", "spark_lock", "spark_overlay"):
+        inputs = {name for entry in specs(ROOT / "roles" / role).values() for name in entry["options"]}
+        assert set(passed_on(inputs)) == inputs - {"spark_engine_stall_timeout"}

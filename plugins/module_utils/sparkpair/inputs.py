@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ from .sources import EnvFile, gather, read_env_file
 OVERLAYS = Path(__file__).resolve().parents[3] / "files" / "overlays"
 RELEASE_ROLE = Path(__file__).resolve().parents[3] / "roles" / "spark_release"
 IMAGE_FILES = Path(__file__).resolve().parents[3] / "roles" / "spark_image" / "files"
+PASSED_ON = re.compile(
+    r"spark_(?:(?:engine|release|lock|overlay)_\w+|\w+_(?:accepted|plan|rank|run|stage|staged|state|stock|verb|wanted))"
+)
+OPERATORS_OWN = ("spark_engine_stall_timeout",)
 ENV_FILE_ALLOWED = "a path to a file of lines KEY=value"
 
 
@@ -94,6 +99,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, int):
         return int.__int__(value)
     return float.__float__(value) if isinstance(value, float) else str(value)
+
+
+def passed_on(names: Iterable[str]) -> list[str]:
+    """Of these variables, the ones that a verb passes from role to role.
+
+    Nothing outweighs -e, so from there one of them would hold wherever its role is used: in the stop and in the start.
+    """
+    return sorted(name for name in names if PASSED_ON.fullmatch(name) and name not in OPERATORS_OWN)
 
 
 def session() -> str:
