@@ -55,6 +55,8 @@ class ActionModule(ActionBase):
         recorded = bool(known) and len(known) == len(states)
         before = head.get("current")
         kept = rollback.to_keep(states, wanted, before, int(args.get("keep") or 0)) if recorded else {}
+        closed = rollback.no_way_back(placed, wanted)
+        told = live.notes(states, names, str(args.get("run") or "")) if recorded else []
         done = bool(plan) and all(plan["release"] in accepted(s["history"]) for s in known.values()) and bool(known)
         return result | {
             "accepted": done,
@@ -64,13 +66,13 @@ class ActionModule(ActionBase):
             "leftovers": any(s["leftovers"] for s in states.values() if s is not None),
             "run": args.get("run"),
             "advisory": advisory(plan) if plan else [],
-            "notes": live.notes(states, names, str(args.get("run") or "")) if recorded else [],
+            "notes": told + ([closed] if closed else []),
             "outlook": live.outlook(states),
             "keep": {str(rank): releases for rank, releases in kept.items()},
             "fallback": fallback,
             "fallback_gates": UNASKED | (noted(head["history"], back, "gate_settings") or {}) if fallback else None,
             "plan_gates": UNASKED | (noted(head["history"], wanted, "gate_settings") or {}) if recorded else None,
-            "no_way_back": rollback.no_way_back(placed, wanted),
+            "no_way_back": closed,
             # It served before this run and was accepted before: what is asked today is no reason to take it down.
             "standing": judged.serving and any(wanted in accepted(s["history"]) for s in known.values()),
             "untried": bool(plan) and live.untried(plan, fallback),
