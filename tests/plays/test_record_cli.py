@@ -227,6 +227,17 @@ def test_what_served_before_and_was_accepted_stays_when_only_a_gate_of_today_fai
         assert entries[-1]["returned_to"] == site.plan["release"]
 
 
+def test_what_served_before_and_died_in_the_gates_does_not_stay(site: Site) -> None:
+    site.answers("spark_gate", fails("ranks"), OF_THE_RETURN, AFTER)
+    up, down = (site.verdict | {"serving": up, "standing": True, "run": "one", "states": {}} for up in (True, False))
+    # The look under the lock, the gates' own, and the one after their failure.
+    site.answers("spark_verdict", up, up, down)
+    site.play("rollout.yml", "one", serving=True, standing=True)
+    for host in ("spark-0", "spark-1"):
+        entries = [json.loads(line) for line in (site.folder / host / "history.jsonl").read_text().splitlines()]
+        assert told(entries[-1])[:2] == ("rolled_back", [("ranks", False)])
+
+
 def test_a_rollout_with_nothing_to_return_to_records_why(site: Site) -> None:
     site.answers("spark_gate", fails("canary"))
     for entries in site.run("one", fallback=None):
