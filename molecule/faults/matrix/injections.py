@@ -67,19 +67,29 @@ def _cut_at(bench: Bench, marker: str, *args: str, rank: int = 1) -> Run:
         bench.mend(rank)
 
 
-@injects("worker unreachable at first")
-def _(bench: Bench) -> Run:
-    return _cut_at(bench, "PLAY [", *new())
+def cut(name: str, marker: str, *args: str, rank: int = 1) -> None:
+    """A row in which SSH of a rank is cut when the controller's screen shows ``marker``."""
+    INJECTIONS[name] = lambda bench: _cut_at(bench, marker, *args, rank=rank)
 
 
-@injects("worker unreachable while staging")
-def _(bench: Bench) -> Run:
-    return _cut_at(bench, STAGING, *new())
-
-
-@injects("worker unreachable at the lock")
-def _(bench: Bench) -> Run:
-    return _cut_at(bench, TAKEN, *new())
+for _name, _marker in (
+    ("at first", "PLAY ["),
+    ("while staging", STAGING),
+    ("at the lock", TAKEN),
+    ("in the drain", "TASK [Wait for what the old engine was asked]"),
+    ("at the stop", "TASK [Stop the old engine]"),
+    ("at the switch", "TASK [spark_rollout : Enter phase switch]"),
+    ("in the gates", WARM),
+    ("at the record", "TASK [spark_rollout : Enter phase record]"),
+):
+    cut(f"worker unreachable {_name}", _marker, *new())
+cut("worker unreachable while it starts", STARTED, *new("slow"))
+cut("head unreachable while it starts", STARTED, *new("slow"), rank=0)
+cut(
+    "worker unreachable on the way back",
+    "TASK [spark_rollout : Switch to the release that was accepted before]",
+    *new("garbage"),
+)
 
 
 @injects("login banner")
@@ -217,11 +227,6 @@ def _(bench: Bench) -> Run:
     finally:
         for rank in (0, 1):
             bench.load(rank, standin.tag())
-
-
-@injects("worker unreachable in the drain")
-def _(bench: Bench) -> Run:
-    return _cut_at(bench, "TASK [Wait for what the old engine was asked]", *new())
 
 
 def _locked(bench: Bench, ranks: tuple[int, ...], note: dict[str, object] | None) -> Run:
@@ -390,16 +395,6 @@ def _(bench: Bench) -> Run:
         bench.wait_for_ssh(1)
 
 
-@injects("worker unreachable while it starts")
-def _(bench: Bench) -> Run:
-    return _cut_at(bench, STARTED, *new("slow"))
-
-
-@injects("head unreachable while it starts")
-def _(bench: Bench) -> Run:
-    return _cut_at(bench, STARTED, *new("slow"), rank=0)
-
-
 @injects("record cannot be written")
 def _(bench: Bench) -> Run:
     file = f"{ROOT}/history.jsonl"
@@ -410,37 +405,12 @@ def _(bench: Bench) -> Run:
         bench.sudo(1, f"umount {file}")
 
 
-@injects("worker unreachable at the stop")
-def _(bench: Bench) -> Run:
-    return _cut_at(bench, "TASK [Stop the old engine]", *new())
-
-
-@injects("worker unreachable at the switch")
-def _(bench: Bench) -> Run:
-    return _cut_at(bench, "TASK [spark_rollout : Enter phase switch]", *new())
-
-
-@injects("worker unreachable at the record")
-def _(bench: Bench) -> Run:
-    return _cut_at(bench, "TASK [spark_rollout : Enter phase record]", *new())
-
-
-@injects("worker unreachable in the gates")
-def _(bench: Bench) -> Run:
-    return _cut_at(bench, WARM, *new())
-
-
 @injects("return fails too")
 def _(bench: Bench) -> Run:
     spoil = f"rm {ROOT}/releases/{bench.current(1)}/compose.yaml"
     return bench.deploy(
         *new("garbage"), at="TASK [spark_rollout : Return to the last", then=lambda _: bench.sudo(1, spoil)
     )
-
-
-@injects("worker unreachable on the way back")
-def _(bench: Bench) -> Run:
-    return _cut_at(bench, "TASK [spark_rollout : Switch to the release that was accepted before]", *new("garbage"))
 
 
 @injects("root turns read-only")

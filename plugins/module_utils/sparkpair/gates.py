@@ -303,25 +303,21 @@ def for_a_return(asked: Mapping[str, Any], accepted: Mapping[str, Any]) -> dict[
 
     Returns the four in the same form.
     """
-    then = accepted
+    then = {**UNASKED, **accepted}
     try:
-        choose(skip=then.get("skip", []), also=then.get("also", []), deadlines=then.get("deadlines", {}))
-        limits(then.get("limits", {}))
+        choose(skip=then["skip"], also=then["also"], deadlines=then["deadlines"])
+        limits(then["limits"])
     except (RefusedChoiceError, TypeError, AttributeError):
-        then = {}
-    known = (asked, then)
-    deadlines = {
-        gate.name: max(gate.deadline, *(one.get("deadlines", {}).get(gate.name, 0) for one in known)) for gate in GATES
-    }
+        then = UNASKED
+    both = (asked, then)
+    deadlines = {gate.name: max(gate.deadline, *(one["deadlines"].get(gate.name, 0) for one in both)) for gate in GATES}
     widest = {
-        name: (min if name in SMALLER_IS_WIDER else max)(
-            default, *(one.get("limits", {}).get(name, default) for one in known)
-        )
+        name: (min if name in SMALLER_IS_WIDER else max)(default, *(one["limits"].get(name, default) for one in both))
         for name, default in LIMITS.items()
     }
     return {
-        "skip": sorted({*asked["skip"], *then.get("skip", [])}),
-        "also": sorted(set(then.get("also", []))),
+        "skip": sorted({*asked["skip"], *then["skip"]}),
+        "also": sorted(set(then["also"])),
         "deadlines": {gate.name: deadlines[gate.name] for gate in GATES if deadlines[gate.name] != gate.deadline},
         "limits": {name: value for name, value in widest.items() if value != LIMITS[name]},
     }

@@ -129,7 +129,8 @@ def _runs(states: Mapping[int, Mapping[str, Any]]) -> str | None:
     return first.copy().pop() if len(first) == 1 and all(found == first for found in running.values()) else None
 
 
-def _accepted_anywhere(states: Mapping[int, Mapping[str, Any]], release: str) -> bool:
+def accepted_anywhere(states: Mapping[int, Mapping[str, Any]], release: str) -> bool:
+    """Whether a rank has accepted a release, from states with records."""
     return any(release in accepted(state["history"]) for state in states.values())
 
 
@@ -144,7 +145,7 @@ def no_way_back(states: Mapping[int, Mapping[str, Any] | None], wanted: str) -> 
     if len(known) != len(states) or not known or fallback(states, wanted) is not None:
         return ""
     release = _runs(known)
-    if release is None or not _accepted_anywhere(known, release):
+    if release is None or not accepted_anywhere(known, release):
         return ""
     against = _unusable(known, release)
     if release == wanted and not any(MOVED in reason for reason in against):
@@ -168,7 +169,7 @@ def fallback(states: Mapping[int, Mapping[str, Any] | None], wanted: str) -> str
     order = _order(known, stock=None)
     current = {state["current"] for state in known.values()}
     runs = _runs(known)
-    lost = [runs] if runs and current == {runs} and _accepted_anywhere(known, runs) else []
+    lost = [runs] if runs and current == {runs} and accepted_anywhere(known, runs) else []
     first = [release for release in [*order, *lost] if current == {release}]
     for release in [*first, *order]:
         if release != wanted and not _unusable(known, release):
