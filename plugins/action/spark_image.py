@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible import constants
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair import shared
@@ -50,7 +49,7 @@ class ActionModule(ActionBase):
                     return result | {"failed": True, "msg": message, "sparkpair_report": {"messages": [message]}}
                 given |= {"user": settings["registry_user"], "password": password}
         if state in ("sent", "received"):
-            folder = Path(constants.DEFAULT_LOCAL_TMP) / "sparkpair"
+            folder = shared.folder()
             head = next(r for r in plan["ranks"] if int(r["rank"]) == 0)
             given |= {"address": head["address"], "own": this["address"]}
             given["secret"] = shared.once(folder, "image_stream")

@@ -6,11 +6,18 @@ import getpass
 import socket
 from typing import Any
 
+from ansible import constants
 from ansible.plugins.action import ActionBase
+from sparkpair import room, shared
 from sparkpair.inputs import left_out, plain, session
 
 NOTED = ("release", "verb", "reason", "phase")
-PASSED = ("root", "state", "run", "reason", "force", "phase")
+PASSED = ("root", "state", "run", "reason", "force", "optional", "phase")
+
+
+def reserve() -> None:
+    """Keep room for what a way back writes on the controller: modules, messages between the ranks' actions."""
+    room.reserve(shared.folder())
 
 
 class ActionModule(ActionBase):
@@ -28,6 +35,13 @@ class ActionModule(ActionBase):
             said = "\n".join(["half a pair is neither locked nor released; nothing was touched:", *missing])
             fragment = {"outcome": "refused", "messages": missing}
             return result | {"failed": True, "msg": said, "sparkpair_report": fragment}
+        if args["state"] == "held" and not args.get("optional") and not self._task.check_mode:
+            try:
+                reserve()
+            except OSError as error:
+                said = f"{constants.DEFAULT_LOCAL_TMP} on this controller has no room: {error}; nothing was touched"
+                fragment = {"outcome": "refused", "messages": [said]}
+                return result | {"failed": True, "msg": said, "sparkpair_report": fragment}
         note = {key: args.get(key) or "" for key in NOTED}
         wanted = {key: args[key] for key in PASSED if args.get(key) is not None}
         wanted["session"] = session()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 from typing import Any
 
-from ansible import constants
 from ansible.plugins.action import ActionBase
 from sparkpair import shared
 from sparkpair.inputs import plain, read_inputs, session
+from sparkpair.plan import release_id
 from sparkpair.render import RenderError, render
 
 
@@ -24,7 +23,7 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         args = plain(self._task.args)
         state = args.get("state", "staged")
-        wanted = {key: args[key] for key in ("root", "state", "release", "keep", "run") if key in args}
+        wanted = {key: args[key] for key in ("root", "state", "release", "keep", "run", "spend") if key in args}
         wanted["session"] = session()
         if state == "staged":
             plan, overlays = args["plan"], args.get("overlays") or []
@@ -47,17 +46,16 @@ class ActionModule(ActionBase):
                 for o in overlays
             ]
         if state == "prepared":
-            folder = Path(constants.DEFAULT_LOCAL_TMP) / "sparkpair"
-            # Only the key is wanted here, so settings that do not resolve are none of this action's business.
-            inputs = read_inputs(task_vars or {}, self._templar, self._loader, stock=True)
-            keyed = bool(args.get("api_key_set"))
+            folder = shared.folder()
+            keyed, own = bool(args.get("api_key_set")), bool(args.get("own_key"))
             # The key is part of what a release is, so one on record goes on with its own, which is on the rank only.
-            own = bool(args.get("own_key")) or not inputs.api_key
-            wanted["keep_secrets"] = ["api_key"] if keyed and own else []
-            wanted["secrets"] = {
-                "ray_token": shared.once(folder, "ray_token"),
-                "api_key": inputs.api_key if keyed else "",
-            }
+            # Then today's settings are not even read: one that does not resolve by now must not end a way back.
+            today = keyed and not own
+            key = read_inputs(task_vars or {}, self._templar, self._loader, stock=True).api_key if today else ""
+            if today and args.get("plan") and release_id(args["plan"], key) != args["plan"]["release"]:
+                return {"failed": True, "msg": "api_key: is not what the plan was made with any more; deploy again"}
+            wanted["keep_secrets"] = ["api_key"] if keyed and not key else []
+            wanted["secrets"] = {"ray_token": shared.once(folder, "ray_token"), "api_key": key}
         result = self._execute_module(module_name="spark_release", module_args=wanted, task_vars=task_vars)
         result.pop("invocation", None)
         return result

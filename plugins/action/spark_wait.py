@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
-from ansible import constants
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -33,7 +31,7 @@ class ActionModule(ActionBase):
         this = next(r for r in plan["ranks"] if r["rank"] == int(args["rank"]))
         serves = this["role"] == "head"
         url = f"http://127.0.0.1:{plan['port']}/health" if serves else None
-        folder = Path(constants.DEFAULT_LOCAL_TMP) / "sparkpair"
+        folder = shared.folder()
         # Messages of an earlier wait in the same run (a return after a failure) must not be taken for this one's.
         mine = f"wait-{args['attempt']}-{plan['release']}-"
         place = {"root": args["root"]} if "root" in args else {}

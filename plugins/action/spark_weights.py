@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible import constants
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from sparkpair import shared
@@ -47,7 +46,7 @@ class ActionModule(ActionBase):
             wanted |= {k: args[k] for k in OF_THE_HEAD if k in args}
             wanted |= {"image": plan["image"], "script": SCRIPT.read_text(encoding="utf-8")}
         if state in ("served", "copied", "ended"):
-            folder = Path(constants.DEFAULT_LOCAL_TMP) / "sparkpair"
+            folder = shared.folder()
             wanted |= {"address": head["address"], "own": this["address"], "secret": shared.once(folder, "weights")}
             wanted["peers"] = [r["address"] for r in plan["ranks"]]
         return result | self._repeat(wanted, str(this["host"]), task_vars)

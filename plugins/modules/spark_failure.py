@@ -3,13 +3,13 @@
 
 DOCUMENTATION = r"""
 module: spark_failure
-short_description: Join what the ranks of a rollout that failed have said
+short_description: Join what the ranks of a run have said
 description:
-  - Says which hosts of the play are lost, whether somebody else has the lock, and why the rollout failed. Runs on the
+  - Says which hosts of the play are lost, whether somebody else has the lock, and why a rollout failed. Runs on the
     controller, on variables that the hosts have set, and opens no connection.
 options:
   run:
-    description: Id of the rollout.
+    description: Id of the run.
     type: str
     required: true
   said:
@@ -17,9 +17,10 @@ options:
     type: str
     required: true
   lock:
-    description: Name of the variable in which every rank registered the result of M(spark_lock), read with O(run).
+    description:
+      - Name of the variable in which every rank registered the result of M(spark_lock), read with O(run). Without it
+        RV(theirs) is empty.
     type: str
-    required: true
 attributes:
   action:
     description: Runs as an action on the controller.

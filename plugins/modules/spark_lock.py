@@ -33,6 +33,10 @@ options:
     description: Why the lock stays, or why the lock of another run is released.
     type: str
     default: ""
+  optional:
+    description: With O(state=held), go on with a warning where the rank takes no file, so that nobody can hold it.
+    type: bool
+    default: false
   phase:
     description: Phase that the run enters, or begins with. Required with C(state=advanced).
     type: str

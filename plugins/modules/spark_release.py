@@ -57,6 +57,10 @@ options:
       Used with C(state=prepared).
     type: bool
     default: false
+  spend:
+    description: With O(state=prepared), give up the room that the lock keeps in reserve when the disk is full.
+    type: bool
+    default: false
   keep_secrets:
     description: Secrets that stay as they are. Set by the action; not for use in a playbook.
     type: list

@@ -53,6 +53,26 @@ ARGUMENTS = {
     ),
 }
 ROLES = ("spark_engine", "spark_preflight", "spark_lock", "spark_release")
+ENTRIES = ("main", "prepared", "unprepared", "pruned", "switch")
+# A task that a test adds to a role: it cannot reach the host it names, or fails there.
+LOSE = """
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        args = self._task.args
+        if str(task_vars["inventory_hostname"]) != args["host"]:
+            return {"changed": False, "ours": True, "text": ""}
+        if args.get("msg"):
+            return {"failed": True, "msg": args["msg"]}
+        raise AnsibleConnectionFailure("cut")
+"""
+ASKED = {
+    "name": "Note what was asked",
+    "ansible.builtin.shell": "echo {{ inventory_hostname }} {{ spark_engine_state }} >> $TEST_FOLDER/asked",
+}
 BROKEN_START = {
     "name": "Start",
     "ansible.builtin.fail": {"msg": "not {{ __wanted }} within 5 s\nand the log says more"},
@@ -98,9 +118,10 @@ class Site:
             (folder / "library" / f"{name}.py").write_text(text, encoding="utf-8")
         for role in ROLES:
             (folder / "roles" / role / "tasks").mkdir(parents=True)
-            for entry in ("main", "prepared", "pruned", "switch"):
-                tasks = [BROKEN_START] if role == "spark_engine" else [PRUNED] if entry == "pruned" else []
-                (folder / "roles" / role / "tasks" / f"{entry}.yml").write_text(json.dumps(tasks), encoding="utf-8")
+            for entry in ENTRIES:
+                tasks = [ASKED, BROKEN_START] if role == "spark_engine" else [PRUNED] if entry == "pruned" else []
+                self.tasks(role, *tasks, entry=entry)
+        (folder / "actions" / "lose.py").write_text(LOSE, encoding="utf-8")
         self.plan = make_plan()
         fallback = self.plan | {"release": "b" * 12}
         self.verdict = {
@@ -118,6 +139,16 @@ class Site:
         self.answers("spark_state", {"state": state | {"overlays": []}})
         self.answers("spark_lock", {"ours": True, "text": ""})
         self.answers("spark_diagnose", {})
+
+    def tasks(self, role: str, *tasks: dict[str, Any], entry: str = "main") -> None:
+        """What a role does."""
+        path = self.folder / "roles" / role / "tasks" / f"{entry}.yml"
+        path.write_text(json.dumps(tasks), encoding="utf-8")
+
+    @property
+    def asked(self) -> list[str]:
+        """Host and wanted state, in the order in which the engine role was asked."""
+        return (self.folder / "asked").read_text(encoding="utf-8").splitlines()
 
     def answers(self, module: str, *results: dict[str, Any]) -> None:
         """What a module returns, call by call."""
@@ -236,6 +267,52 @@ def test_what_served_before_and_died_in_the_gates_does_not_stay(site: Site) -> N
     for host in ("spark-0", "spark-1"):
         entries = [json.loads(line) for line in (site.folder / host / "history.jsonl").read_text().splitlines()]
         assert told(entries[-1])[:2] == ("rolled_back", [("ranks", False)])
+
+
+@pytest.mark.parametrize("message", ["the lock cannot be released: busy", ""], ids=["refused", "unreachable"])
+def test_a_pair_that_was_back_was_stopped_because_its_lock_could_not_be_given_back(site: Site, message: str) -> None:
+    site.answers("spark_gate", fails("canary"), OF_THE_RETURN, AFTER)
+    site.tasks("spark_lock", {"lose": {"host": "spark-0", "msg": message}, "when": "spark_lock_state == 'released'"})
+    for entries in site.run("one"):
+        assert [entry["outcome"] for entry in entries] == ["rolled_back"]
+    assert site.asked[-1].endswith("started"), site.asked
+
+
+def test_a_rank_lost_while_the_lock_was_read_was_not_missed_and_half_a_pair_was_started(site: Site) -> None:
+    site.answers("spark_gate", fails("canary"), OF_THE_RETURN, AFTER)
+    (site.folder / "actions" / "spark_lock.py").write_text(
+        LOSE.replace('args["host"]', '"spark-1" or args["state"] != "shown"'), encoding="utf-8"
+    )
+    site.answers("spark_verdict", site.verdict | {"run": "one", "states": {}})
+    done = site.play("rollout.yml", "one")
+    since = site.asked[site.asked.index("spark-0 started") :]
+    assert "spark-0 stopped" in since, done.stdout
+    assert since.count("spark-0 started") == 1, since
+    assert "cannot reach spark-1, so the others are stopped" in done.stdout
+
+
+def test_a_second_look_that_failed_left_the_lock_behind(site: Site) -> None:
+    given = {"name": "Give back", "ansible.builtin.debug": {"msg": "{{ spark_lock_state }} for {{ spark_lock_run }}"}}
+    site.tasks("spark_lock", given)
+    site.answers("spark_gate", PASSED)
+    site.answers("spark_verdict", {"failed": True, "msg": "what a bug says"})
+    done = site.play("rollout.yml", "one")
+    assert "released for one" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("serving", [True, False])
+def test_a_stop_that_failed_at_the_head_ended_a_pair_that_had_lost_nothing(site: Site, serving: bool) -> None:
+    first = "not spark_engine_stop_all | default(true) and spark_engine_state == 'stopped'"
+    site.tasks("spark_engine", {"lose": {"host": "spark-0", "msg": "docker stop failed"}, "when": first}, ASKED)
+    site.answers("spark_gate", OF_THE_RETURN, AFTER)
+    look = site.verdict | {"run": "one", "states": {}}
+    # The look under the lock, and the one after the failure.
+    site.answers("spark_verdict", look, look | {"serving": serving})
+    done = site.play("rollout.yml", "one")
+    entry = json.loads((site.folder / "spark-1" / "history.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert (entry["outcome"], entry["returned_to"]) == ("failed" if serving else "rolled_back", "b" * 12)
+    assert ("nothing was stopped: release " + "b" * 12 in done.stdout) == serving
+    assert ("spark-1 started" in site.asked) != serving
 
 
 def test_a_rollout_with_nothing_to_return_to_records_why(site: Site) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sparkpair.store import File, Store
 
-from tests.planning import host_variables
+from tests.planning import host_variables, plan
 from tests.sshhere import ansible, configure, program
 
 ID = "a" * 12
@@ -32,6 +32,7 @@ class Site:
         for store in self.stores:
             store.stage(ID, [File("compose.yaml", b"services: {}\n", 0o644)])
             store.arm(ID, {"api_key": "its own"})
+            (store.path(ID) / ".secrets-next").rename(store.path(ID) / "secrets")
         program(folder / "sudo", 'for last; do :; done\nexec sh -c "$last"\n')
         program(folder / "ssh", 'for last; do :; done\nexec sh -c "$last"\n')
         configure(folder)
@@ -61,7 +62,7 @@ class Site:
     @property
     def keys(self) -> list[str]:
         """The key that each rank would start the release with."""
-        return [(store.path(ID) / "secrets" / "api_key").read_text() for store in self.stores]
+        return [(store.path(ID) / ".secrets-next" / "api_key").read_text() for store in self.stores]
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_a_release_on_record_serves_with_its_own_key_and_a_new_one_with_todays(
     done = site.prepare(own_key=own_key)
     assert done.returncode == 0, done.stdout
     assert site.keys == [key, key]
-    assert [store.leftovers() for store in site.stores] == [[".current-next"], [".current-next"]]
+    assert [store.leftovers() for store in site.stores] == [[".current-next", f"{ID}/.secrets-next"]] * 2
     assert "of-today" not in done.stdout
 
 
@@ -117,3 +118,24 @@ def test_a_controller_that_slept_changes_no_release_once_the_lock_is_not_its_own
 def state(store: Store) -> tuple[str | None, list[str], list[str]]:
     """The current release of a rank, those that it holds, and what is left half done."""
     return store.current(), store.ids(), store.leftovers()
+
+
+def test_a_key_that_was_changed_while_a_run_staged_served_as_the_planned_one(site: Site) -> None:
+    made = plan(api_key="another-key")
+    done = site.play(entry("prepared", spark_release_api_key_set=True, spark_release_plan=made))
+    assert done.returncode == 2
+    assert "api_key: is not what the plan was made with any more" in done.stdout
+    assert [store.leftovers() for store in site.stores] == [[], []]
+    made = plan(api_key="of-today")
+    done = site.play(entry("prepared", spark_release_api_key_set=True, spark_release_plan=made))
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_way_back_did_not_need_todays_settings_and_read_them(site: Site) -> None:
+    hosts = json.loads((site.folder / "hosts.json").read_text())
+    for variables in hosts["all"]["children"]["sparks"]["hosts"].values():
+        variables["api_key"] = "{{ lookup('file', '/nowhere') }}"
+    (site.folder / "hosts.json").write_text(json.dumps(hosts))
+    assert site.prepare(own_key=True).returncode == 0
+    assert site.keys == ["its own", "its own"]
+    assert site.prepare(own_key=False).returncode == 2

@@ -222,3 +222,66 @@ def test_check_mode_stops_nothing(site: Site) -> None:
     site.run("stop", "--check")
     assert site.running == [True, True]
     assert site.locked == [False, False]
+
+
+def test_a_rank_that_takes_no_file_kept_both_from_being_stopped(site: Site) -> None:
+    hosts = json.loads((site.folder / "hosts.json").read_text())
+    hosts["all"]["children"]["sparks"]["hosts"]["spark-1"]["spark_stop_root"] = "/proc/sparkpair"
+    (site.folder / "hosts.json").write_text(json.dumps(hosts))
+    done = site.run("stop")
+    assert site.running == [False, False], done.stdout
+    assert site.locked == [False, False]
+    assert "the lock cannot be taken" in done.stderr
+    # The control: a lock that somebody else holds.
+    site.lock(1)
+    hosts["all"]["children"]["sparks"]["hosts"]["spark-1"]["spark_stop_root"] = str(site.folder / "spark-1" / "root")
+    (site.folder / "hosts.json").write_text(json.dumps(hosts))
+    (site.folder / "spark-0" / "running").touch()
+    assert site.run("stop").returncode == 2
+    assert site.running == [True, False]
+
+
+@pytest.mark.parametrize("off", [0, 1])
+def test_a_spark_that_is_off_kept_the_others_lock_from_being_released(site: Site, off: int) -> None:
+    site.lock(0, 1)
+    (site.folder / f"spark-{off}" / "off").touch()
+    done = site.run("lock", "-e", "lock=release", "-e", "reason=seen")
+    assert done.returncode != 0
+    assert site.locked == [rank == off for rank in (0, 1)], done.stdout
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_lock_is_taken_of_the_whole_pair_or_not(site: Site, whole: bool) -> None:
+    """As a benchmark goes on in its end after a rank was lost between two rollouts."""
+    (site.folder / "spark-1" / "off").touch()
+    role = {"name": "spark_lock"}
+    wanted = {"spark_lock_state": "held", "spark_lock_run": "mine", "spark_lock_rank": "{{ spark_rank }}"}
+    lost = {"ansible.builtin.ping": {}, "any_errors_fatal": False}
+    take = {"ansible.builtin.include_role": role, "vars": {**wanted, "spark_lock_whole": whole}}
+    play = {"hosts": "sparks", "gather_facts": False, "any_errors_fatal": True, "tasks": [lost, take]}
+    (site.folder / "play.json").write_text(json.dumps([play]))
+    done = ansible(site.folder, "-i", "hosts.json", "play.json")
+    assert site.locked == [not whole, False], done.stdout
+    assert ("spark-1 could not be reached, so the lock is not taken" in done.stdout) == whole
+
+
+@pytest.mark.parametrize("everyone", [True, False])
+def test_the_worker_goes_on_where_the_head_could_not_be_stopped_unless_all_must_go(site: Site, everyone: bool) -> None:
+    (site.folder / "spark-0" / "broken").touch()
+    stop = {
+        "ansible.builtin.include_role": {"name": "spark_engine"},
+        "vars": {
+            "spark_engine_state": "stopped",
+            "spark_engine_rank": "{{ spark_rank }}",
+            "spark_engine_stop_all": everyone,
+        },
+    }
+    play = {"hosts": "sparks", "gather_facts": False, "any_errors_fatal": True, "tasks": [stop]}
+    (site.folder / "play.json").write_text(json.dumps([play]))
+    done = ansible(site.folder, "-i", "hosts.json", "play.json")
+    assert done.returncode == 2
+    assert "the engine of this rank is not stopped: " in done.stdout
+    assert site.running == [True, not everyone]
+    (site.folder / "spark-0" / "broken").unlink()
+    assert ansible(site.folder, "-i", "hosts.json", "play.json").returncode == 0
+    assert site.running == [False, False]

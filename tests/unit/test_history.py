@@ -300,9 +300,11 @@ def test_a_pair_that_could_not_come_back_is_not_stopped(damage: list[str], wante
     found = rollback.no_way_back(states, wanted)
     assert (f"release {B} runs" in found and "playbooks/stop.yml" in found) == refused
     assert bool(found) == refused
-    # With another way back, or with nothing to lose, there is no reason to refuse.
+    # An older release is no way back to what served. It is one where what is wanted is on record itself.
     older = {n: running(B, entry(A), entry(B), checks={A: [], B: damage}) for n in (0, 1)}
-    assert rollback.no_way_back(older, wanted) == ""
+    assert bool(rollback.no_way_back(older, wanted)) == (refused and wanted == C)
+    both = {n: running(B, entry(A), entry(C), entry(B), checks={A: [], B: damage, C: []}) for n in (0, 1)}
+    assert rollback.no_way_back(both, C) == ""
     assert rollback.no_way_back({n: running(B, checks={B: damage}) for n in (0, 1)}, wanted) == ""
     assert rollback.no_way_back({n: running(B, entry(B), containers=[], checks={B: damage}) for n in (0, 1)}, C) == ""
     assert rollback.no_way_back({}, wanted) == rollback.no_way_back({**states, 1: None}, wanted) == ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sparkpair import live, probe
+from sparkpair import live, probe, traffic
 from sparkpair.live import Probe, Verdict, judge_probe, rank_reasons, rank_report, untried, verdict
 from sparkpair.screen import short_image, status_table, table
 
@@ -93,7 +93,44 @@ def test_the_answers_judged_are_those_to_the_requests_sent() -> None:
     assert sent["base_url"] == f"http://127.0.0.1:{PLAN['port']}"
     body = sent["groups"][0]["requests"][3]["body"]
     assert (body["model"], body["max_tokens"]) == (PLAN["served_model_name"], probe.TOKENS)
+    # The second reading has time of its own: it tells a busy pair from one that hangs.
+    assert sent["groups"][0]["requests"][3]["timeout"] < sent["deadline"]
     json.dumps(sent)
+
+
+LATE = {"status": None, "error": f"{traffic.LATE} 60 s", "started": 100.0, "ended": 160.0}
+GENERATED = "vllm:generation_tokens_total"
+
+
+def generated(before: float, after: float, **completion: Any) -> list[dict[str, Any]]:
+    """Answers between which two engines have generated tokens, each its half."""
+
+    def reading(tokens: float, drafts: float) -> str:
+        halves = [f'{GENERATED}{{engine="{n}",model_name="m"}} {tokens / 2}' for n in (0, 1)]
+        return "\n".join([metrics(drafts, 3 * drafts, drafts), *halves])
+
+    return responses(
+        before={"text": reading(before, 100)},
+        after={"text": reading(after, 120), "ended": 170.1},
+        completion=completion,
+    )
+
+
+def test_a_pair_that_is_busy_with_others_was_taken_for_one_that_does_not_serve() -> None:
+    assert judge_probe(PLAN, generated(1000, 2600, **LATE)) == Probe(True, "", 10.0, 3.0)
+    # The control: it generates nothing while somebody waits.
+    assert judge_probe(PLAN, generated(1000, 1000, **LATE)) == Probe(False, f"completion: {traffic.LATE} 60 s")
+    # A restart, an engine without that counter, and what is no wait.
+    assert not judge_probe(PLAN, generated(2600, 1000, **LATE)).serves
+    assert not judge_probe(PLAN, responses(completion=LATE)).serves
+    refused = {**LATE, "error": "ConnectionRefusedError: refused"}
+    assert judge_probe(PLAN, generated(1000, 2600, **refused)).reason == "completion: ConnectionRefusedError: refused"
+
+
+@pytest.mark.parametrize("tokens", ["48", None, [], 0, -1])
+def test_a_count_that_is_no_count_is_no_token_and_no_crash(tokens: Any) -> None:
+    answer = {"json": {"usage": {"completion_tokens": tokens}}}
+    assert judge_probe(PLAN, responses(completion=answer)) == Probe(False, "completion: no token came back")
 
 
 @pytest.mark.parametrize("name", ["health", "models", "completion"])

@@ -55,6 +55,12 @@ def store(tmp_path: Path) -> Store:
     return made
 
 
+def arm(store: Store, secrets: dict[str, str], *, keep: tuple[str, ...] = ()) -> None:
+    """Secrets as an engine finds them: laid ready, and taken in the switch."""
+    store.arm(ID, secrets, keep=keep)
+    store.switch(ID)
+
+
 def test_two_controllers_that_stage_one_release_at_once_both_have_it(tmp_path: Path) -> None:
     with multiprocessing.Pool(8) as pool:
         results = pool.map(_stage_again, [tmp_path] * 24)
@@ -169,7 +175,7 @@ def test_a_listing_that_vanished_is_damage(store: Store) -> None:
 
 
 def test_the_secrets_folder_is_no_part_of_the_comparison_and_its_namesake_deeper_down_is(store: Store) -> None:
-    store.arm(ID, {"api_key": "k"})
+    arm(store, {"api_key": "k"})
     (store.path(ID) / "secrets" / "more").write_text("x")
     assert store.check(ID).complete
     (store.path(ID) / "overlays" / "secrets").mkdir()
@@ -367,7 +373,7 @@ def test_leftovers_of_an_interrupted_run_are_named_and_cleaned_under_the_lock(st
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o777])
 def test_secrets_are_0700_and_0600_under_every_umask(store: Store, umask: Callable[[int], None], mask: int) -> None:
     umask(mask)
-    store.arm(ID, {"api_key": "sesame", "ray_token": "t"})
+    arm(store, {"api_key": "sesame", "ray_token": "t"})
     folder = store.path(ID) / "secrets"
     assert mode(folder) == 0o700
     assert {p.name: (mode(p), p.read_text()) for p in folder.iterdir()} == {
@@ -377,25 +383,25 @@ def test_secrets_are_0700_and_0600_under_every_umask(store: Store, umask: Callab
 
 
 def test_arming_again_replaces_all_secrets(store: Store) -> None:
-    store.arm(ID, {"api_key": "old", "ray_token": "old"})
-    store.arm(ID, {"ray_token": "new"})
+    arm(store, {"api_key": "old", "ray_token": "old"})
+    arm(store, {"ray_token": "new"})
     assert {p.name: p.read_text() for p in (store.path(ID) / "secrets").iterdir()} == {"ray_token": "new"}
     assert store.check(ID).complete
 
 
 @pytest.mark.parametrize("held", [None, ""])
 def test_a_release_that_has_lost_its_key_is_refused_and_not_served_to_everybody(store: Store, held: str | None) -> None:
-    store.arm(ID, {"ray_token": "t"} if held is None else {"api_key": held})
+    arm(store, {"ray_token": "t"} if held is None else {"api_key": held})
     with pytest.raises(StoreError, match="has lost its api_key on this rank"):
-        store.arm(ID, {"api_key": ""}, keep=["api_key"])
-    store.arm(ID, {"api_key": "of today"}, keep=["api_key"])
+        arm(store, {"api_key": ""}, keep=("api_key",))
+    arm(store, {"api_key": "of today"}, keep=("api_key",))
     assert (store.path(ID) / "secrets" / "api_key").read_text() == "of today"
 
 
 def test_a_key_that_is_kept_stays_whatever_is_given(store: Store) -> None:
-    store.arm(ID, {"api_key": "its own"})
-    store.arm(ID, {"api_key": "of today"}, keep=["api_key"])
-    store.arm(ID, {"api_key": ""}, keep=["api_key"])
+    arm(store, {"api_key": "its own"})
+    arm(store, {"api_key": "of today"}, keep=("api_key",))
+    arm(store, {"api_key": ""}, keep=("api_key",))
     assert (store.path(ID) / "secrets" / "api_key").read_text() == "its own"
 
 
@@ -408,7 +414,7 @@ def test_a_release_that_is_not_there_cannot_be_armed(store: Store) -> None:
 def test_a_full_disk_while_arming_keeps_the_old_secrets_and_no_copy_of_the_new(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.arm(ID, {"api_key": "old"})
+    arm(store, {"api_key": "old"})
     disk = Disk(monkeypatch)
     disk.left = 1
     with pytest.raises(StoreError, match="cannot write the secrets"):
@@ -418,14 +424,63 @@ def test_a_full_disk_while_arming_keeps_the_old_secrets_and_no_copy_of_the_new(
     assert [p.name for p in store.path(ID).iterdir() if "next" in p.name] == []
 
 
-def test_secrets_of_an_interrupted_arming_do_not_stay(store: Store) -> None:
+def test_secrets_of_an_interrupted_arming_are_no_damage_and_do_not_stay(store: Store) -> None:
     half = store.path(ID) / ".secrets-next"
     half.mkdir()
     (half / "api_key").write_text("half")
-    assert store.check(ID).damage == [".secrets-next/api_key: not part of the release"]
-    store.arm(ID, {"api_key": "k"})
     assert store.check(ID).complete
+    assert store.leftovers() == [f"{ID}/.secrets-next"]
+    assert store.clear() == [f"{ID}/.secrets-next"]
     assert not half.exists()
+    half.mkdir()
+    arm(store, {"api_key": "k"})
+    assert not half.exists()
+
+
+def test_secrets_of_an_engine_that_runs_stay_as_they_are_until_the_switch(store: Store) -> None:
+    arm(store, {"ray_token": "runs"})
+    # As a mount does, a descriptor leads to this very folder, whatever its path is by now.
+    mounted = os.open(store.path(ID) / "secrets", os.O_RDONLY)
+    seen = Path(f"/proc/self/fd/{mounted}")
+    try:
+        store.prepare(ID)
+        store.arm(ID, {"ray_token": "next"})
+        assert (seen / "ray_token").read_text() == "runs"
+        assert (store.path(ID) / "secrets" / "ray_token").read_text() == "runs"
+        (store.path(ID) / FILES[0].path).unlink()
+        store.stage(ID, FILES)
+        assert (seen / "ray_token").read_text() == "runs"
+        store.switch(ID)
+        assert (store.path(ID) / "secrets" / "ray_token").read_text() == "next"
+        assert store.leftovers() == []
+    finally:
+        os.close(mounted)
+
+
+def test_what_was_laid_ready_for_another_switch_goes_with_it(store: Store) -> None:
+    store.stage(OTHER, FILES)
+    store.prepare(OTHER)
+    store.arm(OTHER, {"api_key": "k"})
+    store.prepare(ID)
+    assert store.leftovers() == [".current-next"]
+    store.arm(ID, {"api_key": "k"})
+    assert store.unprepare(ID)
+    assert store.leftovers() == []
+
+
+@pytest.mark.parametrize("moved", [0, 1])
+def test_an_exchange_of_secrets_that_was_cut_short_loses_no_key(store: Store, moved: int) -> None:
+    arm(store, {"api_key": "held"})
+    folder = store.path(ID)
+    store.arm(ID, {"api_key": "held"})
+    (folder / "secrets").rename(folder / ".secrets-last")
+    if moved:
+        (folder / ".secrets-next").rename(folder / "secrets")
+    assert store.holds(ID, "api_key")
+    assert store.check(ID).complete
+    store.clear()
+    assert (folder / "secrets" / "api_key").read_text() == "held"
+    assert store.leftovers() == []
 
 
 def test_a_link_in_place_of_the_secrets_folder_is_replaced_and_not_followed(store: Store, tmp_path: Path) -> None:
@@ -433,7 +488,7 @@ def test_a_link_in_place_of_the_secrets_folder_is_replaced_and_not_followed(stor
     outside.mkdir()
     (outside / "keep").write_text("k")
     (store.path(ID) / "secrets").symlink_to(outside)
-    store.arm(ID, {"api_key": "k"})
+    arm(store, {"api_key": "k"})
     assert [p.name for p in outside.iterdir()] == ["keep"]
     assert not (store.path(ID) / "secrets").is_symlink()
 
@@ -493,7 +548,7 @@ def test_what_stands_in_the_place_of_current_is_refused_before_the_switch(store:
 
 
 def test_mending_a_live_release_keeps_its_secrets(store: Store) -> None:
-    store.arm(ID, {"api_key": "held"})
+    arm(store, {"api_key": "held"})
     (store.path(ID) / FILES[0].path).unlink()
     store.stage(ID, FILES)
     assert store.check(ID).complete

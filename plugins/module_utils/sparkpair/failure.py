@@ -1,4 +1,4 @@
-"""What every rank of a rollout that failed has said: which are lost, whose the lock is, and why it failed.
+"""What every rank of a run has said: which are lost, whose the lock is, and why a rollout failed.
 
 Controller only. The list of a play's hosts does not tell who is lost: in a rescue it lacks those whose task failed as
 well. So each rank that is still there says so in a fact that holds the id of the run.
@@ -44,14 +44,15 @@ def _reason(ranks: Mapping[str, Mapping[str, Any]], lost: list[str]) -> str:
     return f"{', '.join(lost)} could not be reached" if lost else "not known"
 
 
-def look(ranks: Mapping[str, Mapping[str, Any]], run: str, said: str, lock: str) -> Failure:
+def look(ranks: Mapping[str, Mapping[str, Any]], run: str, said: str, lock: str = "") -> Failure:
     """Join what the ranks have said.
 
     Args:
         ranks: inventory name of every host of the play, lost ones as well, to its variables.
-        run: id of the rollout.
+        run: id of the run.
         said: name of the fact that a rank which is there has set to ``run``.
-        lock: name of the variable in which it registered the result of ``spark_lock`` with ``run``.
+        lock: name of the variable in which it registered the result of ``spark_lock`` with ``run``; empty when
+            nobody asks whose the lock is.
     """
     present = {host: variables for host, variables in ranks.items() if plain(variables.get(said)) == run}
     lost = [host for host in ranks if host not in present]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import room
 from .store import remove
 
 FOLDER = "lock"
@@ -21,6 +22,10 @@ NOTE = "holder.json"
 
 class LockError(Exception):
     """The lock is held by somebody else, or cannot be read or written; the message says by whom and what to do."""
+
+
+class UnwritableError(LockError):
+    """The rank takes no file, so no run can have its lock."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,7 @@ def take(root: Path, note: dict[str, Any]) -> bool:
 
     Raises:
         LockError: another run holds it, or this one kept it with a reason, which a person must have seen first.
+        UnwritableError: nobody holds it, and nobody can.
     """
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -103,13 +109,14 @@ def take(root: Path, note: dict[str, Any]) -> bool:
         refuse(found, note)
         return False
     except OSError as error:
-        raise LockError(f"the lock cannot be taken: {error}") from error
+        raise UnwritableError(f"the lock cannot be taken: {error}") from error
     try:
+        room.reserve(root / FOLDER)
         _write(root, note)
-    except LockError:
+    except (LockError, OSError) as error:
         # Without its note the lock would be nobody's, and this run could not give it back.
         shutil.rmtree(root / FOLDER, ignore_errors=True)
-        raise
+        raise UnwritableError(f"the lock cannot be taken: {error}") from error
     return True
 
 
@@ -130,6 +137,11 @@ def refuse(found: Lock, note: dict[str, Any]) -> None:
             f"{note.get('host')} and {found.holder.get('host')} lead to the same machine; correct ansible_host in the "
             "inventory"
         )
+
+
+def spend(root: Path) -> bool:
+    """Give up the room that the lock keeps in reserve on this disk; False when there is none any more."""
+    return room.spend(root / FOLDER)
 
 
 def keep(root: Path, run: Holder, reason: str) -> bool:
@@ -182,4 +194,5 @@ def _write(root: Path, note: dict[str, Any]) -> None:
         fresh.write_text(json.dumps(note, sort_keys=True) + "\n")
         os.replace(fresh, path)  # noqa: PTH105 - an atomic exchange is meant
     except OSError as error:
+        fresh.unlink(missing_ok=True)
         raise LockError(f"the note of the lock cannot be written: {error}") from error

@@ -12,6 +12,7 @@ DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 CACHE_CONFIG = "vllm:cache_config_info"
+GENERATED = "vllm:generation_tokens_total"
 KEEP_LINES = "vllm:spec_decode_num_"
 
 
@@ -76,6 +77,20 @@ def kv_pool_tokens(text: str) -> int | None:
     except (ValueError, KeyError):
         return None
     return None
+
+
+def generated_tokens(text: str) -> float | None:
+    """Tokens that all engines have generated so far, for whomever; None when the text does not tell."""
+    try:
+        found = [
+            sample.value
+            for family in text_string_to_metric_families(text + "\n")
+            for sample in family.samples
+            if sample.name == GENERATED
+        ]
+    except ValueError:
+        return None
+    return sum(found) if found and all(math.isfinite(value) for value in found) else None
 
 
 def delta(before: Counters, after: Counters) -> Counters:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from . import containers, diagnose, engine, history, images, lock, memory, probe, sensors, state, traffic
+from . import containers, diagnose, engine, history, images, lock, memory, probe, room, sensors, state, traffic
 from .runner import run
 from .store import File, Store, StoreError
 
@@ -69,6 +69,7 @@ def spark_release() -> None:
             "secrets": {"type": "dict", "no_log": True, "default": {}},
             "keep_secrets": {"type": "list", "elements": "str", "no_log": False, "default": []},
             "keep": {"type": "list", "elements": "str", "default": []},
+            "spend": {"type": "bool", "default": False},
             **ASKING,
         },
         required_if=[
@@ -138,9 +139,18 @@ def _diff(store: Store, release: str, file: File) -> dict[str, str]:
 
 def _prepare(module: AnsibleModule, store: Store) -> dict[str, Any]:
     release = module.params["release"]
-    if not module.check_mode:
+
+    def lay_ready() -> None:
         store.prepare(release)
         store.arm(release, module.params["secrets"], keep=module.params["keep_secrets"])
+
+    if not module.check_mode:
+        try:
+            lay_ready()
+        except StoreError as error:
+            if not (module.params["spend"] and room.full(error) and lock.spend(store.root)):
+                raise
+            lay_ready()
     return {"changed": False, "release": release, "before": store.current()}
 
 
@@ -309,6 +319,20 @@ def _remember_interruption(root: Path, found: lock.Lock, params: dict[str, Any])
     )
 
 
+def _hold(module: AnsibleModule, root: Path, found: lock.Lock, note: dict[str, Any]) -> bool:
+    if module.check_mode:
+        if found.held:
+            lock.refuse(found, note)
+        return False
+    try:
+        return lock.take(root, note)
+    except lock.UnwritableError as error:
+        if not module.params["optional"]:
+            raise
+        module.warn(f"{error}; nobody else can have it either, so this goes on")
+        return False
+
+
 def spark_lock() -> None:
     """Module ``spark_lock``: take, keep with a reason, release or show this rank's rollout lock."""
     module = AnsibleModule(
@@ -318,6 +342,7 @@ def spark_lock() -> None:
             "run": {"type": "str"},
             "reason": {"type": "str", "default": ""},
             "force": {"type": "bool", "default": False},
+            "optional": {"type": "bool", "default": False},
             "phase": {"type": "str", "default": ""},
             "session": {"type": "str", "default": ""},
             "note": {"type": "dict", "default": {}},
@@ -338,12 +363,8 @@ def spark_lock() -> None:
     if params["state"] == "released" and not params["run"] and not (params["force"] and params["reason"]):
         module.fail_json(msg="releasing a lock of another run needs force and a reason")
     try:
-        if params["state"] == "held" and module.check_mode:
-            if found.held:
-                lock.refuse(found, note)
-            changed = False
-        elif params["state"] == "held":
-            changed = lock.take(root, note)
+        if params["state"] == "held":
+            changed = _hold(module, root, found, note)
         elif params["state"] == "advanced":
             unnoted = lock.advance(root, holder, params["phase"])
             if unnoted:

@@ -7,11 +7,15 @@ from typing import Any
 
 TOKENS = 48
 PROMPT = "Count upwards from one, in words:"
-METRICS_LINES = "^vllm:spec_decode_num_"
+METRICS_LINES = "^vllm:(spec_decode_num_|generation_tokens_total)"
+SPARE = 20.0
 
 
 def requests(plan: Mapping[str, Any], deadline: float = 60.0) -> dict[str, Any]:
-    """Requests that show whether a pair serves: health, served name, and a completion between two metric readings."""
+    """Requests that show whether a pair serves: health, served name, and a completion between two metric readings.
+
+    The completion may take ``deadline`` seconds; the second reading comes after it all the same.
+    """
     read_metrics = {"method": "GET", "path": "/metrics", "keep_lines": METRICS_LINES, "timeout": 10}
     completion = {
         "model": plan["served_model_name"],
@@ -29,6 +33,6 @@ def requests(plan: Mapping[str, Any], deadline: float = 60.0) -> dict[str, Any]:
     ]
     return {
         "base_url": f"http://127.0.0.1:{plan['port']}",
-        "deadline": deadline,
+        "deadline": deadline + SPARE,
         "groups": [{"name": "probe", "mode": "sequential", "requests": listed}],
     }

@@ -87,7 +87,8 @@ def placed(
     """The states with more reasons against releases that are whole and could not be started all the same.
 
     One made for other ranks than the inventory's: it holds the files of its own rank, so after ranks are swapped the
-    old head would start as a worker. One whose image is gone, or whose image's name leads to other bytes by now.
+    old head would start as a worker. One whose image is gone, or whose image's name leads to other bytes by now. One
+    that has lost its API key.
 
     Args:
         states: rank to the state of ``spark_state`` with records, or None where it was not reached.
@@ -105,6 +106,8 @@ def placed(
                 was = ", ".join(f"rank {n} at {address}" for n, address in sorted(made.items()))
                 checks[release].append(f"it was made for {was}, which the inventory has otherwise")
             checks[release] += _image_reasons(state, release)
+            if release in state.get("keyless", []):
+                checks[release].append("it has lost its api_key; set it, and deploy")
         found[rank] = {**state, "checks": checks}
     return found
 
@@ -142,13 +145,17 @@ def no_way_back(states: Mapping[int, Mapping[str, Any] | None], wanted: str) -> 
         wanted: the release to roll out.
     """
     known = {rank: state for rank, state in states.items() if state is not None}
-    if len(known) != len(states) or not known or fallback(states, wanted) is not None:
+    if len(known) != len(states) or not known:
         return ""
     release = _runs(known)
     if release is None or not accepted_anywhere(known, release):
         return ""
+    back = fallback(states, wanted)
+    # A new release may fail, and must find the one that served. One on record is a way out, as an older one is then.
+    if back is not None and (release == wanted or accepted_anywhere(known, wanted)):
+        return ""
     against = _unusable(known, release)
-    if release == wanted and not any(MOVED in reason for reason in against):
+    if not against or (release == wanted and not any(MOVED in reason for reason in against)):
         return ""
     return (
         f"release {release} runs, and a rollout that fails could not go back to it ({', '.join(against)}); mend that, "

@@ -13,6 +13,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ansible import constants
+
+
+def folder() -> Path:
+    """Where the processes of this run share; made when it is missing."""
+    path = Path(constants.DEFAULT_LOCAL_TMP) / "sparkpair"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
 
 def _publish(path: Path, text: str) -> Path:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

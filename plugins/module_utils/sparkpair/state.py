@@ -70,9 +70,10 @@ def read(
         ``layers`` (image id of a container to a digest over its layers, "" when it is not known),
         ``ray`` when asked; with records also ``history`` (entries), ``history_damaged`` (line numbers),
         ``history_fault`` ("", or why it cannot be read or continued), ``checks`` (release to its damage), ``plans``
-        (release to its plan), ``images`` (image of a plan to a digest over its layers, None when there is none of that
-        name) and ``lock`` (``run`` and ``text`` of the rollout lock, None when nobody holds it); with host also
-        ``sensors`` and ``kernel``; with cool also ``cooled``, the seconds that were waited.
+        (release to its plan), ``keyless`` (releases that have lost the API key that they serve with), ``images`` (image
+        of a plan to a digest over its layers, None when there is none of that name) and ``lock`` (``run`` and ``text``
+        of the rollout lock, None when nobody holds it); with host also ``sensors`` and ``kernel``; with cool also
+        ``cooled``, the seconds that were waited.
     """
     cooled = sensors.cool_down(runner, *cool) if all(cool) else None
     store = Store(root)
@@ -108,6 +109,8 @@ def read(
         state["history_fault"] = history.fault(root)
         state["checks"] = {r: checks[r].damage for r in state["releases"]}
         state["plans"] = {r: _plan(store, r, checks[r].damage) for r in state["releases"]}
+        keyed = [r for r, plan in state["plans"].items() if plan and plan.get("api_key_set")]
+        state["keyless"] = [r for r in keyed if not store.holds(r, "api_key")]
         held = lock.read(root)
         state["lock"] = {"run": str(held.holder.get("run", "")), "text": held.text()} if held.held else None
     try:

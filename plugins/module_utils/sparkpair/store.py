@@ -1,7 +1,8 @@
 """Releases on one rank: staged whole, verified by content, switched by one rename.
 
 A release directory is complete when its ``release.json`` lists every file with sha256 and mode, and the files agree.
-Its ``secrets`` folder is not listed: it is written anew, with the same content on every rank, each time before a start.
+Its ``secrets`` folder is not listed: it is written anew, with the same content on every rank, each time before a start,
+beside the one in use, and takes its place in the switch: an engine that runs has that folder mounted.
 Nothing here ever edits a release in place: a damaged or changed one is built anew beside it and exchanged.
 """
 
@@ -23,6 +24,9 @@ from typing import Any
 RELEASE_ID = re.compile(r"[0-9a-f]{12}")
 LISTING = "release.json"
 SECRETS = "secrets"
+SECRETS_NEXT = ".secrets-next"
+SECRETS_LAST = ".secrets-last"
+APART = (SECRETS, SECRETS_NEXT, SECRETS_LAST)
 OVERLAYS = "overlays.json"
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT)
 
@@ -104,7 +108,7 @@ class Store:
             return Check(exists=True, damage=[f"{LISTING}: {error}"])
         damage = []
         present = {p.relative_to(base) for p in base.rglob("*") if not p.is_dir() or p.is_symlink()} - {Path(LISTING)}
-        for path in sorted(str(p) for p in present if p.parts[0] != SECRETS and str(p) not in listed):
+        for path in sorted(str(p) for p in present if p.parts[0] not in APART and str(p) not in listed):
             damage.append(f"{path}: not part of the release")
         for path, wanted in sorted(listed.items()):
             reason = _compare(base / path, wanted)
@@ -163,16 +167,17 @@ class Store:
                 _write(fresh, file)
             _sync_tree(fresh)
             if base.exists():
-                # A release that is mended while it serves keeps the secrets that its engine was started with.
-                if (base / SECRETS).is_dir():
-                    shutil.copytree(base / SECRETS, fresh / SECRETS)
                 base.rename(old)
                 try:
+                    # The folder itself and no copy: it is mounted where the release serves while it is mended.
+                    _hand_over(old, fresh)
                     fresh.rename(base)
                 except OSError:
                     if base.exists():
+                        _hand_over(fresh, base)
                         remove(old)
                     else:
+                        _hand_over(fresh, old)
                         old.rename(base)
                     raise
                 remove(old)
@@ -187,31 +192,53 @@ class Store:
             raise StoreError(f"cannot stage release {release} below {self.releases}: {error}") from error
 
     def arm(self, release: str, secrets: dict[str, str], *, keep: Sequence[str] = ()) -> None:
-        """Give a release its secrets (name to text): folder 0700, files 0600. Raises StoreError.
+        """Lay the secrets (name to text) of a release ready for ``switch``: folder 0700, files 0600. Raises StoreError.
 
         A name in ``keep`` keeps the text that the release has already, where it has one.
         """
         base = self.path(release)
         if not base.is_dir():
             raise StoreError(f"release {release} is not on this rank, so it cannot be started")
-        gone = [name for name in keep if not secrets.get(name) and not _filled(base / SECRETS / name)]
+        held = {name: found for name in keep if (found := self._held(base, name))}
+        gone = [name for name in keep if not secrets.get(name) and name not in held]
         if gone:
             # With an empty key it would serve everybody until a gate sees it.
             raise StoreError(f"release {release} has lost its {', '.join(gone)} on this rank; set it, and deploy")
-        fresh = base / f".{SECRETS}-next"
+        fresh = base / SECRETS_NEXT
         try:
             remove(fresh)
             _mkdir(fresh, 0o700)
             for name, text in secrets.items():
-                held = base / SECRETS / name
-                content = held.read_bytes() if name in keep and _filled(held) else text.encode()
-                _write(fresh, File(name, content, 0o600))
-            remove(base / SECRETS)
-            fresh.rename(base / SECRETS)
+                _write(fresh, File(name, held.get(name, text.encode()), 0o600))
+            _sync_tree(fresh)
             _sync(base)
         except (OSError, StoreError) as error:
             shutil.rmtree(fresh, ignore_errors=True)
             raise StoreError(f"cannot write the secrets of release {release}: {error}") from error
+
+    def holds(self, release: str, secret: str) -> bool:
+        """True when a release on this rank has a secret of its own, which a start without a new one goes on with."""
+        return bool(self._held(self.path(release), secret))
+
+    def _held(self, base: Path, name: str) -> bytes:
+        # An exchange that was cut short leaves the old ones or the new ones, under one name or another.
+        for folder in APART:
+            try:
+                if found := (base / folder / name).read_bytes():
+                    return found
+            except OSError:
+                continue
+        return b""
+
+    def _take_secrets(self, base: Path) -> None:
+        if not (base / SECRETS_NEXT).is_dir():
+            return
+        remove(base / SECRETS_LAST)
+        if (base / SECRETS).is_symlink() or (base / SECRETS).exists():
+            (base / SECRETS).rename(base / SECRETS_LAST)
+        (base / SECRETS_NEXT).rename(base / SECRETS)
+        remove(base / SECRETS_LAST)
+        _sync(base)
 
     def prepare(self, release: str) -> None:
         """Have everything on disk that ``switch`` needs, so that only a rename is left. Raises StoreError.
@@ -224,6 +251,9 @@ class Store:
         if self.link.exists() and not self.link.is_symlink():
             raise StoreError(f"{self.link} is not a link, so it cannot be moved to another release; move it away")
         try:
+            for other in self.ids():
+                # What was laid ready for a switch that will not happen any more.
+                remove(self.path(other) / SECRETS_NEXT)
             self._next.unlink(missing_ok=True)
             self._next.symlink_to(Path("releases") / release)
             _sync(self.root)
@@ -235,16 +265,26 @@ class Store:
 
         Raises StoreError.
         """
-        if not self._next.is_symlink() or self._next.readlink().name != release:
-            return False
+        laid = [
+            path
+            for path, ready in (
+                (self._next, self._next.is_symlink() and self._next.readlink().name == release),
+                (self.path(release) / SECRETS_NEXT, (self.path(release) / SECRETS_NEXT).exists()),
+            )
+            if ready
+        ]
         try:
-            self._next.unlink()
+            for path in laid:
+                remove(path)
         except OSError as error:
-            raise StoreError(f"cannot remove {self._next}: {error}") from error
-        return True
+            raise StoreError(f"cannot remove {laid[0]}: {error}") from error
+        return bool(laid)
 
     def switch(self, release: str | None) -> None:
-        """Point ``current`` at a release by rename, or remove the link with None. Raises StoreError."""
+        """Point ``current`` at a release, with the secrets that lie ready, or remove the link with None.
+
+        All of it is renames. Raises StoreError.
+        """
         if release is not None and not self.path(release).is_dir():
             raise StoreError(f"release {release} is not on this rank, so 'current' stays as it is")
         try:
@@ -255,6 +295,7 @@ class Store:
             if not self._next.is_symlink() or self._next.readlink().name != release:
                 self._next.unlink(missing_ok=True)
                 self._next.symlink_to(Path("releases") / release)
+            self._take_secrets(self.path(release))
             self._next.rename(self.link)
             _sync(self.root)
         except OSError as error:
@@ -271,13 +312,18 @@ class Store:
 
     def leftovers(self) -> list[str]:
         """Names of what an interrupted run left behind: half-written directories, and a link that was not moved."""
-        found = [p.name for p in self._half_written()]
+        found = [str(p.relative_to(self.releases)) for p in self._half_written()]
         return sorted([*found, self._next.name] if self._next.is_symlink() else found)
 
     def clear(self) -> list[str]:
         """Remove the leftovers and return their names; only for a run that holds the lock. Raises StoreError."""
         found = self.leftovers()
         try:
+            for release in self.ids():
+                base = self.path(release)
+                # An exchange that was cut short between its two renames; the old ones are what its engine has.
+                if not (base / SECRETS).exists() and (base / SECRETS_LAST).is_dir():
+                    (base / SECRETS_LAST).rename(base / SECRETS)
             for path in [*self._half_written(), self._next]:
                 remove(path)
         except OSError as error:
@@ -287,7 +333,11 @@ class Store:
     def _half_written(self) -> list[Path]:
         if not self.releases.is_dir():
             return []
-        return [p for p in self.releases.iterdir() if p.name.startswith((".staging-", ".replaced-"))]
+        beside = [self.path(release) / name for release in self.ids() for name in (SECRETS_NEXT, SECRETS_LAST)]
+        return [
+            *(p for p in self.releases.iterdir() if p.name.startswith((".staging-", ".replaced-"))),
+            *(p for p in beside if p.exists()),
+        ]
 
 
 def _read_listing(path: Path) -> dict[str, dict[str, Any]]:
@@ -300,13 +350,17 @@ def _read_listing(path: Path) -> dict[str, dict[str, Any]]:
 def _compare(path: Path, wanted: dict[str, Any]) -> str | None:
     try:
         info = path.lstat()
-    except OSError:
+        content = path.read_bytes() if stat.S_ISREG(info.st_mode) else b""
+    except FileNotFoundError:
         return "missing"
+    except OSError as error:
+        # A bad block of a release that nobody needs must not end every verb.
+        return f"cannot be read ({error.strerror or error})"
     if not stat.S_ISREG(info.st_mode):
         return "not a regular file"
     if f"{stat.S_IMODE(info.st_mode):04o}" != wanted.get("mode"):
         return f"mode {stat.S_IMODE(info.st_mode):04o}, wanted {wanted.get('mode')}"
-    if hashlib.sha256(path.read_bytes()).hexdigest() != wanted.get("sha256"):
+    if hashlib.sha256(content).hexdigest() != wanted.get("sha256"):
         return "content differs from the release's listing"
     return None
 
@@ -328,10 +382,6 @@ def _write(base: Path, file: File) -> None:
         os.fsync(stream.fileno())
 
 
-def _filled(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
-
-
 def _mkdir(path: Path, mode: int) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
     # chmod and not the mode of mkdir, for the same reason.
@@ -349,6 +399,12 @@ def _sync(path: Path) -> None:
 def _sync_tree(base: Path) -> None:
     for folder, _, _ in os.walk(base):
         _sync(Path(folder))
+
+
+def _hand_over(giver: Path, taker: Path) -> None:
+    for name in APART:
+        if (giver / name).is_dir() and not (taker / name).exists():
+            (giver / name).rename(taker / name)
 
 
 def remove(path: Path) -> None:

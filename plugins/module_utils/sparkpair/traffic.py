@@ -22,6 +22,8 @@ MAX_READ = 16_777_216
 MAX_EVENTS = 4096
 CHUNK = 65_536
 TIMEOUT = 60.0
+LATE = "no complete answer within"
+"""What the error of a request that ran out of time begins with."""
 
 
 class _Clock:
@@ -114,7 +116,7 @@ class _Sender:
             connection.close()
             answer["ended"] = self._clock.now()
         if late.is_set():
-            answer["error"] = f"no complete answer within {round(patience, 1):g} s"
+            answer["error"] = f"{LATE} {round(patience, 1):g} s"
         return answer
 
     def _exchange(
