@@ -9,7 +9,7 @@ from typing import Any
 from ansible import constants
 from ansible.plugins.action import ActionBase
 from sparkpair import room, shared
-from sparkpair.inputs import left_out, plain, session
+from sparkpair.inputs import leaves_out, left_out, plain, session
 
 NOTED = ("release", "verb", "reason", "phase")
 PASSED = ("root", "state", "run", "reason", "force", "optional", "phase")
@@ -35,6 +35,14 @@ class ActionModule(ActionBase):
             said = "\n".join(["half a pair is neither locked nor released; nothing was touched:", *missing])
             fragment = {"outcome": "refused", "messages": missing}
             return result | {"failed": True, "msg": said, "sparkpair_report": fragment}
+        # Asked here as well as in the report, which a setting of Ansible can turn off.
+        if args["state"] == "held" and (out := leaves_out()):
+            said = f"{', '.join(out)} leaves tasks out, and a verb runs as a whole; nothing was touched"
+            return result | {
+                "failed": True,
+                "msg": said,
+                "sparkpair_report": {"outcome": "refused", "messages": [said]},
+            }
         if args["state"] == "held" and not args.get("optional") and not self._task.check_mode:
             try:
                 reserve()

@@ -9,7 +9,7 @@ from typing import Any
 from ansible import context
 from ansible.plugins.callback import CallbackBase
 from ansible.utils.vars import load_extra_vars
-from sparkpair.inputs import passed_on, plain
+from sparkpair.inputs import leaves_out, passed_on, plain
 from sparkpair.report import KEY, Report
 
 DOCUMENTATION = r"""
@@ -36,8 +36,6 @@ NOTHING = (
     "nothing was done: no task was run on any host of the group sparks; look at -i (without it, the inventory is "
     "inventories/mine)"
 )
-WHOLE = {"tags": ("all",), "skip_tags": (), "start_at_task": None}
-"""Options of ansible-playbook that leave tasks out, with the values that leave out none."""
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -60,14 +58,8 @@ class CallbackModule(CallbackBase):
         path = Path(playbook._file_name).resolve()
         if path.parent == CHECKOUT / "playbooks":
             self._report = Report(verb=path.stem, check_mode=bool(context.CLIARGS.get("check")))
-            for name, whole in WHOLE.items():
-                given = context.CLIARGS.get(name)
-                if given and given != whole:
-                    option = "--" + name.replace("_", "-")
-                    shown = given if isinstance(given, str) else ",".join(sorted(given))
-                    self._refuse(
-                        self._report, f"nothing was done: {option} {shown} leaves tasks out, and a verb runs as a whole"
-                    )
+            for option in leaves_out():
+                self._refuse(self._report, f"nothing was done: {option} leaves tasks out, and a verb runs as a whole")
             if internal := passed_on(str(name) for name in load_extra_vars(playbook._loader)):
                 self._refuse(
                     self._report,

@@ -70,9 +70,9 @@ class Site:
         configure(folder)
         (folder / "hosts.json").write_text(json.dumps({"all": {"children": {"sparks": {"hosts": hosts}}}}))
 
-    def run(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, verb: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a verb."""
-        return ansible(self.folder, "-i", "hosts.json", ROOT / f"playbooks/{verb}.yml", *arguments)
+        return ansible(self.folder, "-i", "hosts.json", ROOT / f"playbooks/{verb}.yml", *arguments, **environment)
 
     def ask(self, module: str, **arguments: str) -> dict[str, Any]:
         """Run a module on the head and return its result."""
@@ -285,3 +285,11 @@ def test_the_worker_goes_on_where_the_head_could_not_be_stopped_unless_all_must_
     (site.folder / "spark-0" / "broken").unlink()
     assert ansible(site.folder, "-i", "hosts.json", "play.json").returncode == 0
     assert site.running == [False, False]
+
+
+@pytest.mark.parametrize("debugger", [True, False])
+def test_a_run_in_which_tasks_can_be_left_out_had_the_lock_when_no_report_is_made(site: Site, debugger: bool) -> None:
+    done = site.run("stop", **({"ANSIBLE_ENABLE_TASK_DEBUGGER": "True"} if debugger else {}))
+    assert ("the task debugger leaves tasks out" in done.stdout) == debugger
+    assert site.running == [debugger, debugger]
+    assert site.locked == [False, False]

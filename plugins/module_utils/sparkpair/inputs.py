@@ -34,6 +34,8 @@ from .sources import EnvFile, gather, read_env_file
 OVERLAYS = Path(__file__).resolve().parents[3] / "files" / "overlays"
 RELEASE_ROLE = Path(__file__).resolve().parents[3] / "roles" / "spark_release"
 IMAGE_FILES = Path(__file__).resolve().parents[3] / "roles" / "spark_image" / "files"
+WHOLE: dict[str, Any] = {"tags": ("all",), "skip_tags": (), "start_at_task": None, "step": False}
+"""Options of ansible-playbook that leave tasks out, with the values that leave out none."""
 PASSED_ON = re.compile(
     r"spark_(?:(?:engine|release|lock|overlay)_\w+|\w+_(?:accepted|plan|rank|run|stage|staged|state|stock|verb|wanted))"
 )
@@ -107,6 +109,17 @@ def passed_on(names: Iterable[str]) -> list[str]:
     Nothing outweighs -e, so from there one of them would hold wherever its role is used: in the stop and in the start.
     """
     return sorted(name for name in names if PASSED_ON.fullmatch(name) and name not in OPERATORS_OWN)
+
+
+def leaves_out() -> list[str]:
+    """Options that leave tasks of the verb out, or let somebody leave them out; empty when there is none."""
+    found = []
+    for name, whole in WHOLE.items():
+        given = context.CLIARGS.get(name)
+        if given and given != whole:
+            shown = "" if given is True else f" {given if isinstance(given, str) else ','.join(sorted(given))}"
+            found.append(f"--{name.replace('_', '-')}{shown}")
+    return [*found, *(["the task debugger"] if constants.ENABLE_TASK_DEBUGGER else [])]
 
 
 def session() -> str:
