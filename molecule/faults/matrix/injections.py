@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -420,6 +421,30 @@ def _(bench: Bench) -> Run:
         return bench.deploy(*new(), at=WARM, then=lambda _: bench.sudo(1, freeze))
     finally:
         bench.sudo(1, f"umount {ROOT}")
+
+
+FILL = "dd if=/dev/zero of={0}/filler bs=4k 2>/dev/null || true"
+
+
+@injects("disk full in the gates")
+def _(bench: Bench) -> Run:
+    # All of it moves to a file system of its own.
+    move = f"cp -a {ROOT} {ROOT}.kept && mount -t tmpfs -o size=64m tmpfs {ROOT} && cp -a {ROOT}.kept/. {ROOT}/"
+    with bench.changed(1, move, f"rm -rf {ROOT}.kept && umount -l {ROOT}"):
+        return bench.deploy(*new("garbage"), at=WARM, then=lambda _: bench.sudo(1, FILL.format(ROOT)))
+
+
+@injects("controller full in the gates")
+def _(bench: Bench) -> Run:
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], check=True)
+        try:
+            fill = ["sh", "-c", FILL.format(folder)]
+            return bench.deploy(
+                *new("garbage"), at=WARM, then=lambda _: subprocess.run(fill, check=True), ANSIBLE_LOCAL_TEMP=folder
+            )
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
 
 
 def _killed_while_it_serves(bench: Bench, rank: int) -> Run:
