@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from sparkpair import room, shared
 from sparkpair.failure import look
 from sparkpair.inputs import plain
 
@@ -21,8 +20,6 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return ``lost``, ``theirs``, ``reason``, ``gates`` and ``figures``."""
         result = super().run(tmp, task_vars)
-        # What follows a failure is written also where a full disk was its cause.
-        room.spend(shared.folder())
         variables = task_vars or {}
         # Untemplated: what a task that failed has of its role's inputs, nobody can resolve any more.
         ranks = {host: variables["hostvars"].raw_get(host) for host in plain(variables["ansible_play_hosts_all"])}

@@ -15,11 +15,6 @@ NOTED = ("release", "verb", "reason", "phase")
 PASSED = ("root", "state", "run", "reason", "force", "optional", "phase")
 
 
-def reserve() -> None:
-    """Keep room for what a way back writes on the controller: modules, messages between the ranks' actions."""
-    room.reserve(shared.folder())
-
-
 class ActionModule(ActionBase):
     """Complete the note."""
 
@@ -45,7 +40,8 @@ class ActionModule(ActionBase):
             }
         if args["state"] == "held" and not args.get("optional") and not self._task.check_mode:
             try:
-                reserve()
+                # For what a way back writes on the controller: modules, messages between the ranks' actions.
+                room.reserve(shared.folder())
             except OSError as error:
                 said = f"{constants.DEFAULT_LOCAL_TMP} on this controller has no room: {error}; nothing was touched"
                 fragment = {"outcome": "refused", "messages": [said]}

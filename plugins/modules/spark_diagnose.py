@@ -17,6 +17,9 @@ options:
     type: str
     required: true
 attributes:
+  action:
+    description: The action part runs on the controller.
+    support: full
   check_mode:
     description: Only reads.
     support: full
