@@ -289,7 +289,9 @@ def test_the_worker_goes_on_where_the_head_could_not_be_stopped_unless_all_must_
 
 @pytest.mark.parametrize("debugger", [True, False])
 def test_a_run_in_which_tasks_can_be_left_out_had_the_lock_when_no_report_is_made(site: Site, debugger: bool) -> None:
-    done = site.run("stop", **({"ANSIBLE_ENABLE_TASK_DEBUGGER": "True"} if debugger else {}))
+    # The control has what molecule says in each of its plays.
+    options = () if debugger else ("--skip-tags", "molecule-notest,notest")
+    done = site.run("stop", *options, **({"ANSIBLE_ENABLE_TASK_DEBUGGER": "True"} if debugger else {}))
     assert ("the task debugger leaves tasks out" in done.stdout) == debugger
     assert site.running == [debugger, debugger]
     assert site.locked == [False, False]

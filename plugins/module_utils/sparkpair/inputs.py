@@ -111,12 +111,12 @@ def passed_on(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if PASSED_ON.fullmatch(name) and name not in OPERATORS_OWN)
 
 
-def leaves_out() -> list[str]:
-    """Options that leave tasks of the verb out, or let somebody leave them out; empty when there is none."""
+def leaves_out(options: Iterable[str] = tuple(WHOLE)) -> list[str]:
+    """Of these options, those given that leave tasks out or let somebody leave them out, and the task debugger."""
     found = []
-    for name, whole in WHOLE.items():
+    for name in options:
         given = context.CLIARGS.get(name)
-        if given and given != whole:
+        if given and given != WHOLE[name]:
             shown = "" if given is True else f" {given if isinstance(given, str) else ','.join(sorted(given))}"
             found.append(f"--{name.replace('_', '-')}{shown}")
     return [*found, *(["the task debugger"] if constants.ENABLE_TASK_DEBUGGER else [])]
