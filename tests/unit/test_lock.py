@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ def test_another_run_cannot_give_it_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("note", ["", "{", "[]"])
 def test_a_lock_without_a_sound_note_is_held_all_the_same(tmp_path: Path, note: str) -> None:
     lock.take(tmp_path, NOTE)
-    (tmp_path / lock.FOLDER / lock.NOTE).write_text(note)
+    for name in (lock.NOTE, lock.COPY):
+        (tmp_path / lock.FOLDER / name).write_text(note)
     with pytest.raises(lock.LockError, match="a run that left no note"):
         lock.take(tmp_path, NOTE)
 
@@ -132,7 +134,7 @@ def _no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(lock.os, "fsync", refuse)
 
 
 def test_a_lock_whose_note_has_no_room_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,3 +179,17 @@ def test_the_same_command_in_two_terminals_is_two_holders(tmp_path: Path) -> Non
     assert not lock.release(tmp_path, second)
     assert lock.advance(tmp_path, first, "stop") == ""
     assert lock.release(tmp_path, first)
+
+
+@pytest.mark.parametrize("spoilt", ["", "{", "[]"])
+def test_a_note_that_was_emptied_made_a_run_lose_its_own_lock(tmp_path: Path, spoilt: str) -> None:
+    lock.take(tmp_path, {"run": "one", "time": 1.0})
+    note = tmp_path / lock.FOLDER / lock.NOTE
+    note.write_text(spoilt)
+    assert lock.Holder("one").holds(lock.read(tmp_path))
+    assert lock.advance(tmp_path, lock.Holder("one"), "gates") == ""
+    assert json.loads(note.read_text())["phase"] == "gates"
+    # The control: with both gone it is nobody's.
+    for name in (lock.NOTE, lock.COPY):
+        (tmp_path / lock.FOLDER / name).write_text(spoilt)
+    assert not lock.Holder("one").holds(lock.read(tmp_path))

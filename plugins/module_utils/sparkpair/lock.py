@@ -18,6 +18,7 @@ from .store import remove
 
 FOLDER = "lock"
 NOTE = "holder.json"
+COPY = "holder-copy.json"
 
 
 class LockError(Exception):
@@ -81,11 +82,7 @@ def read(root: Path, now: float | None = None) -> Lock:
         since = folder.lstat().st_mtime
     except OSError:
         return Lock(held=False)
-    try:
-        note = json.loads((folder / NOTE).read_text())
-        holder = note if isinstance(note, dict) else {}
-    except (OSError, ValueError):
-        holder = {}
+    holder = _note(folder / NOTE) or _note(folder / COPY)
     started = holder.get("time")
     since = float(started) if isinstance(started, int | float) else since
     return Lock(held=True, holder=holder, age=max(0.0, (time.time() if now is None else now) - since))
@@ -187,12 +184,25 @@ def release(root: Path, run: Holder | None) -> bool:
     return True
 
 
-def _write(root: Path, note: dict[str, Any]) -> None:
-    path = root / FOLDER / NOTE
-    fresh = path.with_suffix(".next")
+def _note(path: Path) -> dict[str, Any]:
     try:
-        fresh.write_text(json.dumps(note, sort_keys=True) + "\n")
-        os.replace(fresh, path)  # noqa: PTH105 - an atomic exchange is meant
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise LockError(f"the note of the lock cannot be written: {error}") from error
+        note = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def _write(root: Path, note: dict[str, Any]) -> None:
+    text = json.dumps(note, sort_keys=True) + "\n"
+    # Twice: a power cut may leave a file empty, and with its only note the lock would be nobody's.
+    for path in (root / FOLDER / NOTE, root / FOLDER / COPY):
+        fresh = path.with_suffix(".next")
+        try:
+            with fresh.open("w") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(fresh, path)  # noqa: PTH105 - an atomic exchange is meant
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise LockError(f"the note of the lock cannot be written: {error}") from error
