@@ -15,6 +15,10 @@ NOTED = ("release", "verb", "reason", "phase")
 PASSED = ("root", "state", "run", "reason", "force", "optional", "phase")
 
 
+def _refused(said: str, messages: list[str]) -> dict[str, Any]:
+    return {"failed": True, "msg": said, "sparkpair_report": {"outcome": "refused", "messages": messages}}
+
+
 class ActionModule(ActionBase):
     """Complete the note."""
 
@@ -28,25 +32,19 @@ class ActionModule(ActionBase):
         missing = [str(problem) for problem in left_out(task_vars or {})] if args["state"] != "shown" else []
         if missing:
             said = "\n".join(["half a pair is neither locked nor released; nothing was touched:", *missing])
-            fragment = {"outcome": "refused", "messages": missing}
-            return result | {"failed": True, "msg": said, "sparkpair_report": fragment}
+            return result | _refused(said, missing)
         # Asked here as well as in the report, which a setting of Ansible can turn off. Not for tags: roles have none,
         # and programs that use them (molecule) skip tags of their own.
         if args["state"] == "held" and (out := leaves_out(("step", "start_at_task"))):
             said = f"{', '.join(out)} leaves tasks out, and a verb runs as a whole; nothing was touched"
-            return result | {
-                "failed": True,
-                "msg": said,
-                "sparkpair_report": {"outcome": "refused", "messages": [said]},
-            }
+            return result | _refused(said, [said])
         if args["state"] == "held" and not args.get("optional") and not self._task.check_mode:
             try:
                 # For what a way back writes on the controller: modules, messages between the ranks' actions.
                 room.reserve(shared.folder())
             except OSError as error:
                 said = f"{constants.DEFAULT_LOCAL_TMP} on this controller has no room: {error}; nothing was touched"
-                fragment = {"outcome": "refused", "messages": [said]}
-                return result | {"failed": True, "msg": said, "sparkpair_report": fragment}
+                return result | _refused(said, [said])
         note = {key: args.get(key) or "" for key in NOTED}
         wanted = {key: args[key] for key in PASSED if args.get(key) is not None}
         wanted["session"] = session()

@@ -194,7 +194,8 @@ def _note(path: Path) -> dict[str, Any]:
 
 def _write(root: Path, note: dict[str, Any]) -> None:
     text = json.dumps(note, sort_keys=True) + "\n"
-    # Twice: a power cut may leave a file empty, and with its only note the lock would be nobody's.
+    # On disk before its name, or a power cut may leave it empty. Twice, since without its only note the lock would be
+    # nobody's.
     for path in (root / FOLDER / NOTE, root / FOLDER / COPY):
         fresh = path.with_suffix(".next")
         try:

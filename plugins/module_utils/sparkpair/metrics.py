@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
@@ -31,6 +33,11 @@ class Counters:
     engines: frozenset[str] = field(default=frozenset(), compare=False)
 
 
+def _samples(text: str) -> Iterator[Sample]:
+    for family in text_string_to_metric_families(text + "\n"):
+        yield from family.samples
+
+
 def parse(text: str) -> Counters:
     """Read the counters. Raises MetricsError when the text is malformed, or a series is missing or no number.
 
@@ -41,18 +48,17 @@ def parse(text: str) -> Counters:
     positions: dict[int, float] = {}
     engines: dict[str, set[str]] = {}
     try:
-        for family in text_string_to_metric_families(text + "\n"):
-            for sample in family.samples:
-                series = sample.name
-                if series == PER_POSITION:
-                    position = int(sample.labels["position"])
-                    series += f" of position {position}"
-                    positions[position] = positions.get(position, 0.0) + sample.value
-                elif sample.name in {DRAFTS, DRAFT_TOKENS, ACCEPTED}:
-                    sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-                else:
-                    continue
-                engines.setdefault(series, set()).add(sample.labels.get("engine", ""))
+        for sample in _samples(text):
+            series = sample.name
+            if series == PER_POSITION:
+                position = int(sample.labels["position"])
+                series += f" of position {position}"
+                positions[position] = positions.get(position, 0.0) + sample.value
+            elif sample.name in {DRAFTS, DRAFT_TOKENS, ACCEPTED}:
+                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+            else:
+                continue
+            engines.setdefault(series, set()).add(sample.labels.get("engine", ""))
     except (ValueError, KeyError) as error:
         raise MetricsError(f"/metrics cannot be parsed: {error}") from error
     missing = sorted({DRAFTS, DRAFT_TOKENS, ACCEPTED} - set(sums)) + ([] if positions else [PER_POSITION])
@@ -70,10 +76,9 @@ def parse(text: str) -> Counters:
 def kv_pool_tokens(text: str) -> int | None:
     """Tokens that fit the KV pool, from the labels of ``vllm:cache_config_info``; None when they do not tell."""
     try:
-        for family in text_string_to_metric_families(text + "\n"):
-            for sample in family.samples:
-                if sample.name == CACHE_CONFIG:
-                    return int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
+        for sample in _samples(text):
+            if sample.name == CACHE_CONFIG:
+                return int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
     except (ValueError, KeyError):
         return None
     return None
@@ -82,12 +87,7 @@ def kv_pool_tokens(text: str) -> int | None:
 def generated_tokens(text: str) -> float | None:
     """Tokens that all engines have generated so far, for whomever; None when the text does not tell."""
     try:
-        found = [
-            sample.value
-            for family in text_string_to_metric_families(text + "\n")
-            for sample in family.samples
-            if sample.name == GENERATED
-        ]
+        found = [sample.value for sample in _samples(text) if sample.name == GENERATED]
     except ValueError:
         return None
     return sum(found) if found and all(math.isfinite(value) for value in found) else None
