@@ -8,7 +8,8 @@ Nothing here ever edits a release in place: a damaged or changed one is built an
 
 from __future__ import annotations
 
-import errno
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ SECRETS_NEXT = ".secrets-next"
 SECRETS_LAST = ".secrets-last"
 APART = (SECRETS, SECRETS_NEXT, SECRETS_LAST)
 OVERLAYS = "overlays.json"
-TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT)
 
 
 class StoreError(Exception):
@@ -166,30 +166,31 @@ class Store:
             for file in [*files, listing]:
                 _write(fresh, file)
             _sync_tree(fresh)
-            if base.exists():
-                base.rename(old)
-                try:
-                    # The folder itself and no copy: it is mounted where the release serves while it is mended.
-                    _hand_over(old, fresh)
-                    fresh.rename(base)
-                except OSError:
-                    if base.exists():
-                        _hand_over(fresh, base)
-                        remove(old)
-                    else:
-                        _hand_over(fresh, old)
-                        old.rename(base)
-                    raise
-                remove(old)
-            else:
-                fresh.rename(base)
+            with _alone(self.releases):
+                if self.matches(release, files):
+                    # The other of two controllers was faster.
+                    remove(fresh)
+                    return
+                self._exchange(base, fresh, old)
             _sync(self.releases)
         except (OSError, StoreError) as error:
             shutil.rmtree(fresh, ignore_errors=True)
-            if isinstance(error, OSError) and error.errno in TAKEN and self.matches(release, files):
-                # The other of two controllers was faster.
-                return
             raise StoreError(f"cannot stage release {release} below {self.releases}: {error}") from error
+
+    def _exchange(self, base: Path, fresh: Path, old: Path) -> None:
+        if not base.exists():
+            fresh.rename(base)
+            return
+        base.rename(old)
+        try:
+            # The folder itself and no copy: it is mounted where the release serves while it is mended.
+            _hand_over(old, fresh)
+            fresh.rename(base)
+        except OSError:
+            _hand_over(fresh, old)
+            old.rename(base)
+            raise
+        remove(old)
 
     def arm(self, release: str, secrets: dict[str, str], *, keep: Sequence[str] = ()) -> None:
         """Lay the secrets (name to text) of a release ready for ``switch``: folder 0700, files 0600. Raises StoreError.
@@ -265,14 +266,8 @@ class Store:
 
         Raises StoreError.
         """
-        laid = [
-            path
-            for path, ready in (
-                (self._next, self._next.is_symlink() and self._next.readlink().name == release),
-                (self.path(release) / SECRETS_NEXT, (self.path(release) / SECRETS_NEXT).exists()),
-            )
-            if ready
-        ]
+        laid = [self._next] if self._next.is_symlink() and self._next.readlink().name == release else []
+        laid += [path for path in [self.path(release) / SECRETS_NEXT] if path.exists()]
         try:
             for path in laid:
                 remove(path)
@@ -399,6 +394,17 @@ def _sync(path: Path) -> None:
 def _sync_tree(base: Path) -> None:
     for folder, _, _ in os.walk(base):
         _sync(Path(folder))
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time past; a process that dies gives its turn back."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _hand_over(giver: Path, taker: Path) -> None:
