@@ -11,7 +11,12 @@ from sparkpair import lock, modules, room
 from sparkpair.store import Store, StoreError
 
 
-def test_a_reserve_takes_its_blocks_and_is_given_up_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("macos", [False, True])
+def test_a_reserve_takes_its_blocks_and_is_given_up_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, macos: bool
+) -> None:
+    if macos:
+        monkeypatch.delattr(room.os, "posix_fallocate")
     room.reserve(tmp_path, 65_536)
     assert (tmp_path / room.FILE).stat().st_blocks * 512 >= 65_536
     room.reserve(tmp_path, 65_536)

@@ -23,13 +23,16 @@ def reserve(folder: Path, size: int = BYTES) -> None:
     except FileExistsError:
         return
     try:
-        # Blocks that are really taken: a file of zeros may take none.
-        os.posix_fallocate(handle, 0, size)
+        with os.fdopen(handle, "wb") as stream:
+            # Blocks that are really taken: a file of zeros may take none.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(stream.fileno(), 0, size)
+            else:
+                # macOS, where a controller may run.
+                stream.write(os.urandom(size))
     except OSError:
         path.unlink(missing_ok=True)
         raise
-    finally:
-        os.close(handle)
 
 
 def spend(folder: Path) -> bool:
