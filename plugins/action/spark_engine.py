@@ -6,6 +6,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from sparkpair.inputs import plain, session
+from sparkpair.patience import answered
 
 
 class ActionModule(ActionBase):
@@ -18,4 +19,6 @@ class ActionModule(ActionBase):
         """Return the module's result."""
         result = super().run(tmp, task_vars)
         wanted = {**plain(self._task.args), "session": session()}
-        return result | self._execute_module(module_name="spark_engine", module_args=wanted, task_vars=task_vars)
+        return result | answered(
+            lambda: self._execute_module(module_name="spark_engine", module_args=wanted, task_vars=task_vars)
+        )

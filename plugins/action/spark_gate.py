@@ -28,7 +28,7 @@ display = Display()
 # Checked for the sake of its conversions: a list may be text with commas, as -e on the command line gives it.
 ARGUMENTS = {
     **{name: {"type": "list", "elements": "str", "default": []} for name in ("only", "skip", "also")},
-    **{name: {"type": "dict", "default": {}} for name in ("limits", "deadlines", "states")},
+    **{name: {"type": "dict", "default": {}} for name in ("limits", "deadlines", "states", "before")},
     **{name: {"type": "str"} for name in ("base_url", "api_key_file")},
     **{name: {"type": "dict"} for name in ("plan", "accepted")},
     "choice_only": {"type": "bool", "default": False},
@@ -73,7 +73,8 @@ class ActionModule(ActionBase):
                 asked = for_a_return(asked, args["accepted"])
             return result | {"changed": False, "choice": asked}
         states = {int(rank): state for rank, state in args["states"].items()}
-        situation = Situation(args["plan"], states, args["history"], bounds)
+        before = {int(rank): state for rank, state in args["before"].items()}
+        situation = Situation(args["plan"], states, args["history"], bounds, before)
         for rank, name in sorted(situation.names.items()):
             if cooled := (states.get(rank) or {}).get("cooled"):
                 display.display(f"  paused {cooled:.0f} s, {name} was too hot")

@@ -10,6 +10,7 @@ from ansible import constants
 from ansible.plugins.action import ActionBase
 from sparkpair import room, shared
 from sparkpair.inputs import leaves_out, left_out, plain, session
+from sparkpair.patience import answered
 
 NOTED = ("release", "verb", "reason", "phase")
 PASSED = ("root", "state", "run", "reason", "force", "optional", "phase")
@@ -50,6 +51,8 @@ class ActionModule(ActionBase):
         wanted["session"] = session()
         name = str(plain((task_vars or {}).get("inventory_hostname", "")))
         wanted["note"] = {**note, "host": name, "who": getpass.getuser(), "controller": socket.gethostname()}
-        result = self._execute_module(module_name="spark_lock", module_args=wanted, task_vars=task_vars)
+        result = answered(
+            lambda: self._execute_module(module_name="spark_lock", module_args=wanted, task_vars=task_vars)
+        )
         result.pop("invocation", None)
         return result

@@ -11,6 +11,7 @@ from ansible.plugins.action import ActionBase
 from sparkpair.gates_host import pool_basis
 from sparkpair.inputs import plain
 from sparkpair.live import switch_settings
+from sparkpair.patience import answered
 from sparkpair.rollback import is_stock
 
 
@@ -53,6 +54,8 @@ class ActionModule(ActionBase):
             "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
         wanted = {"entry": entry, **({"root": args["root"]} if "root" in args else {})}
-        result = self._execute_module(module_name="spark_record", module_args=wanted, task_vars=task_vars)
+        result = answered(
+            lambda: self._execute_module(module_name="spark_record", module_args=wanted, task_vars=task_vars)
+        )
         result.pop("invocation", None)
         return result | {"entry": entry}

@@ -8,6 +8,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from sparkpair import shared
 from sparkpair.inputs import plain, read_inputs, session
+from sparkpair.patience import answered
 from sparkpair.plan import release_id
 from sparkpair.render import RenderError, render
 
@@ -56,6 +57,8 @@ class ActionModule(ActionBase):
                 return {"failed": True, "msg": "api_key: is not what the plan was made with any more; deploy again"}
             wanted["keep_secrets"] = ["api_key"] if keyed and not key else []
             wanted["secrets"] = {"ray_token": shared.once(folder, "ray_token"), "api_key": key}
-        result = self._execute_module(module_name="spark_release", module_args=wanted, task_vars=task_vars)
+        result = answered(
+            lambda: self._execute_module(module_name="spark_release", module_args=wanted, task_vars=task_vars)
+        )
         result.pop("invocation", None)
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from ansible.plugins.callback import CallbackBase
 from ansible.utils.vars import load_extra_vars
 from sparkpair.inputs import leaves_out, passed_on, plain
 from sparkpair.report import KEY, Report
+from sparkpair.screen import Unbroken
 
 DOCUMENTATION = r"""
 name: sparkpair_report
@@ -36,6 +38,11 @@ NOTHING = (
     "nothing was done: no task was run on any host of the group sparks; look at -i (without it, the inventory is "
     "inventories/mine)"
 )
+CUT_OFF = (
+    "not restored: no rank can be reached any more, so nothing could be stopped or put back; each rank stays as it is, "
+    "and its lock names the phase. Once they are reached again, look with playbooks/status.yml, release the lock, and "
+    "deploy or roll back"
+)
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -52,11 +59,13 @@ class CallbackModule(CallbackBase):
         super().__init__(*args, **kwargs)
         self._report: Report | None = None
         self._phase: tuple[str, float] | None = None
+        self._locked = False
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Begin a report when the playbook is one of the verbs."""
         path = Path(playbook._file_name).resolve()
         if path.parent == CHECKOUT / "playbooks":
+            sys.stdout, sys.stderr = Unbroken(sys.stdout), Unbroken(sys.stderr)  # type: ignore[assignment]
             self._report = Report(verb=path.stem, check_mode=bool(context.CLIARGS.get("check")))
             for option in leaves_out():
                 self._refuse(self._report, f"nothing was done: {option} leaves tasks out, and a verb runs as a whole")
@@ -91,8 +100,11 @@ class CallbackModule(CallbackBase):
             self._report.merge({"messages": [f"{result._host.get_name()}: {lines[0]}"]})
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Take the fragment of a result."""
+        """Take the fragment of a result, and note whether the run holds the lock."""
         self._take(result)
+        if result._task.action == "spark_lock":
+            state = result._task_fields["args"].get("state")
+            self._locked = state in {"held", "advanced"} or (self._locked and state != "released")
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Take the fragment of a failure, or its message."""
@@ -110,7 +122,12 @@ class CallbackModule(CallbackBase):
         if not stats.processed:
             # Ansible calls it a success when the inventory has none of the play's hosts.
             self._refuse(self._report, NOTHING)
-        failed = any(stats.summarize(h)["failures"] or stats.summarize(h)["unreachable"] for h in stats.processed)
+        hosts = [stats.summarize(host) for host in stats.processed]
+        failed = any(host["failures"] or host["unreachable"] for host in hosts)
+        if self._locked and hosts and all(host["unreachable"] for host in hosts):
+            # Ansible has no host left to run the way back with.
+            self._report.merge({"outcome": "not_restored", "messages": [CUT_OFF]})
+            self._display.error(CUT_OFF)
         self._write(self._report, failed=failed)
 
     def _write(self, report: Report, *, failed: bool) -> None:

@@ -28,6 +28,10 @@ options:
     description: State of each rank as M(spark_verdict) joined them, by rank.
     type: dict
     default: {}
+  before:
+    description: States of a look before the traffic. With them C(ranks) fails when an engine was started again since.
+    type: dict
+    default: {}
   base_url:
     description: Where the head reaches its own API. Its port on the loopback address when not given.
     type: str

@@ -40,6 +40,10 @@ options:
     description: Also read the history, and verify every release that is there.
     type: bool
     default: false
+  compose:
+    description: Also ask for Docker Compose. Where it does not answer, Docker counts as one that does not.
+    type: bool
+    default: false
   probe:
     description: Send the few API requests that show whether the current release serves, when an engine runs.
     type: bool

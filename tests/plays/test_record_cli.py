@@ -42,7 +42,7 @@ module.fail_json(**found) if found.get("failed") else module.exit_json(**found)
 ARGUMENTS = {
     "spark_state": (
         *("root", "release", "records", "probe", "ray", "host"),
-        *("cool", "cool_celsius", "cool_seconds"),
+        *("compose", "cool", "cool_celsius", "cool_seconds"),
     ),
     "spark_verdict": ("states", "plan", "run", "keep", "keep_states"),
     "spark_lock": ("root", "state", "run", "phase"),

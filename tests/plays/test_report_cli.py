@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sparkpair.report import Report
 
+from plugins.callback.sparkpair_report import CallbackModule
 from tests.sshhere import ROOT, ansible
 
 
@@ -97,3 +104,87 @@ def test_a_report_that_cannot_be_written_is_told_and_changes_no_exit_code(tmp_pa
     assert code == 2
     assert "no report: " in screen
     assert "nothing was done" in screen
+
+
+SAYS = """
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        Display().display("  gate 1/2")
+        return super().run(tmp, task_vars) | {"changed": False}
+"""
+PLAY = """
+- hosts: sparks
+  connection: local
+  gather_facts: false
+  tasks:
+    - says:
+    - ansible.builtin.file: {path: "{{ inventory_dir }}/done", state: touch, mode: "0600"}
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["1", ""], ids=["unbuffered", "buffered"])
+def test_a_screen_that_broke_ended_the_run_in_mid_switch(tmp_path: Path, unbuffered: str) -> None:
+    """``deploy.yml | grep -m1 ...``: the reader of the screen ends long before the run does."""
+    # A copy, since only a playbook of the callback's own checkout is a verb.
+    shutil.copytree(ROOT / "plugins", tmp_path / "plugins")
+    (tmp_path / "ansible.cfg").write_text((ROOT / "ansible.cfg").read_text())
+    (tmp_path / "hosts.yml").write_text(
+        f"sparks:\n  hosts:\n    spark-0:\n      ansible_python_interpreter: {sys.executable}\n"
+    )
+    for name, file, text in (("says", "says.py", SAYS), ("playbooks", "status.yml", PLAY)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(text)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), "-i", "hosts.yml", "playbooks/status.yml"],
+        cwd=tmp_path,
+        env={**os.environ, "ANSIBLE_ACTION_PLUGINS": str(tmp_path / "says"), "PYTHONUNBUFFERED": unbuffered},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    os.close(writer)
+    assert (done.returncode, (tmp_path / "done").exists()) == (0, True), done.stderr
+
+
+def callback() -> CallbackModule:
+    """The callback as it is in the middle of a deploy."""
+    found = CallbackModule()
+    found._report = Report(verb="deploy")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("states", "lost", "outcome"),
+    [
+        (["held", "advanced"], 2, "not_restored"),
+        (["held", "advanced"], 1, None),
+        (["held", "released"], 2, None),
+        (["shown"], 2, None),
+    ],
+)
+def test_a_controller_that_lost_every_rank_said_nothing_of_the_lock(
+    monkeypatch: pytest.MonkeyPatch, states: list[str], lost: int, outcome: str | None
+) -> None:
+    said: list[str] = []
+    made = callback()
+    monkeypatch.setattr(made._display, "error", said.append)
+    monkeypatch.setattr(made, "_write", lambda _, failed: said.append(f"failed {failed}"))
+    for state in states:
+        made.v2_runner_on_ok(
+            SimpleNamespace(
+                _result={}, _task=SimpleNamespace(action="spark_lock"), _task_fields={"args": {"state": state}}
+            )
+        )
+    counted = {f"spark-{n}": {"failures": 1 - (n < lost), "unreachable": int(n < lost)} for n in (0, 1)}
+    made.v2_playbook_on_stats(SimpleNamespace(processed=counted, summarize=counted.get))
+    assert made._report is not None
+    assert made._report.outcome == outcome
+    assert any("its lock names the phase" in line for line in said) == (outcome is not None)
+    assert said[-1] == "failed True"

@@ -33,7 +33,7 @@ STATE_MODULE = """#!/usr/bin/python
 import json
 from ansible.module_utils.basic import AnsibleModule
 names = {"root": "path", "release": "str", "ray": "bool", "records": "bool", "probe": "bool", "host": "bool"}
-names |= {"cool": "bool", "cool_celsius": "float", "cool_seconds": "float"}
+names |= {"compose": "bool", "cool": "bool", "cool_celsius": "float", "cool_seconds": "float"}
 module = AnsibleModule(argument_spec={n: {"type": t} for n, t in names.items()}, supports_check_mode=True)
 root = module.params["root"]
 state = json.load(open(root + "/state.json"))

@@ -459,6 +459,17 @@ def test_a_head_is_ready_when_its_health_answers_and_not_because_the_log_says_so
     assert seen.lines == ["INFO:     Application startup complete."]
 
 
+def test_a_paused_engine_neither_runs_nor_has_ended(health: dict[str, bool]) -> None:
+    """Docker says of it that it runs, so a pair with a paused worker was accepted."""
+    docker = Docker.holding(inspected(1, Status="paused"))
+    assert [c.running for c in containers.find(docker)] == [False]
+    docker.logs = [f"{stamp(1)} INFO:     Application startup complete."]
+    assert look(docker).state == "starting"
+    docker.present[f"{1:064x}"]["State"]["Status"] = "running"
+    assert [c.running for c in containers.find(docker)] == [True]
+    assert look(docker).state == "ready"
+
+
 def test_a_head_that_becomes_healthy_while_held_answers_at_once(health: dict[str, bool]) -> None:
     docker, time = Docker.holding(inspected(1)), Time()
     health["http://h"] = False

@@ -513,6 +513,22 @@ def test_ranks(change: Mapping[str, Any], says: str) -> None:
     assert (seen.ok, says in seen.seen) == (not change, True), seen
 
 
+@pytest.mark.parametrize(
+    ("change", "ok"),
+    [({}, True), ({"started_at": "later"}, False), ({"id": "another"}, False)],
+    ids=["the same", "restarted", "made anew"],
+)
+def test_an_engine_that_was_restarted_by_hand_in_the_gates_was_accepted(change: Mapping[str, Any], ok: bool) -> None:
+    """Docker counts the restarts that it makes itself, and not those of a person."""
+    made = plan()
+    first = {"id": "one", "started_at": "first"}
+    before = {rank: state(made["release"], **first) for rank in (0, 1)}
+    now = {0: state(made["release"], **first), 1: state(made["release"], **{**first, **change})}
+    seen = BY_NAME["ranks"].judge(Situation(made, now, before=before), [])
+    assert (seen.ok, "spark-1: sparkpair-engine was started again" in seen.seen) == (ok, not ok)
+    assert BY_NAME["ranks"].judge(Situation(made, now), []).ok
+
+
 def test_rank_that_was_not_reached_fails() -> None:
     made = plan()
     seen = BY_NAME["ranks"].judge(Situation(made, {0: state(made["release"]), 1: None}), [])

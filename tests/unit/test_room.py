@@ -18,7 +18,8 @@ def test_a_reserve_takes_its_blocks_and_is_given_up_once(
     if macos:
         monkeypatch.delattr(room.os, "posix_fallocate")
     room.reserve(tmp_path, 65_536)
-    assert (tmp_path / room.FILE).stat().st_blocks * 512 >= 65_536
+    assert sum(f.stat().st_blocks for f in (tmp_path / room.KEPT).iterdir()) * 512 >= 65_536
+    assert len(list((tmp_path / room.KEPT).iterdir())) == room.FILES
     room.reserve(tmp_path, 65_536)
     assert [room.spend(tmp_path), room.spend(tmp_path)] == [True, False]
     assert list(tmp_path.iterdir()) == []
@@ -54,7 +55,7 @@ def test_a_full_disk_is_told_from_other_faults() -> None:
 def test_the_lock_has_a_reserve_that_goes_with_it(tmp_path: Path) -> None:
     assert not lock.spend(tmp_path)
     lock.take(tmp_path, {"run": "one"})
-    assert (tmp_path / lock.FOLDER / room.FILE).stat().st_size == room.BYTES
+    assert (tmp_path / lock.FOLDER / room.KEPT / "0").stat().st_size == room.BYTES
     assert lock.spend(tmp_path)
     assert lock.read(tmp_path).holder == {"run": "one"}
     lock.take(Store(tmp_path / "other").root, {"run": "one"})
@@ -79,7 +80,7 @@ def test_a_disk_that_was_full_ended_the_way_back_as_well(
     fsync = room.os.fsync
 
     def sync(handle: int) -> None:
-        if (tmp_path / lock.FOLDER / room.FILE).exists():
+        if (tmp_path / lock.FOLDER / room.KEPT).exists():
             raise OSError(number, "no")
         fsync(handle)
 

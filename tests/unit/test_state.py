@@ -143,6 +143,21 @@ def test_a_silent_docker_leaves_what_is_on_disk_and_a_reason(root: Path) -> None
     assert "ray" not in found
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_compose_that_went_after_preflight_stopped_a_pair_for_a_start_that_could_not_be(
+    root: Path, asked: bool
+) -> None:
+    docker = Docker({"sparkpair-engine": True})
+
+    def without(argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> Completed:
+        gone = argv[1] == "compose"
+        return Completed(1, "", "no such plugin") if gone else docker(argv, stdin=stdin, timeout=timeout)
+
+    found = state.read(root, without, compose=asked)
+    assert found["docker"] == ("docker compose: no such plugin" if asked else None)
+    assert [c["name"] for c in found["containers"]] == ([] if asked else ["sparkpair-engine"])
+
+
 @pytest.mark.parametrize(("limit", "waited"), [(90.0, True), (99.0, False)])
 def test_a_hot_rank_is_waited_for_only_when_asked_and_the_wait_is_told(
     tmp_path: Path, limit: float, waited: bool

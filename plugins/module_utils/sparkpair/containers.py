@@ -66,7 +66,8 @@ def _from_inspect(raw: dict[str, Any]) -> Container:
         image_id=raw["Image"],
         labels=dict(config.get("Labels") or {}),
         status=state["Status"],
-        running=bool(state["Running"]),
+        # Docker counts one that is paused, or waits for its next restart, as running too.
+        running=state["Status"] == "running",
         exit_code=int(state["ExitCode"]),
         oom_killed=bool(state.get("OOMKilled", False)),
         restart_count=int(raw.get("RestartCount", 0)),
@@ -94,6 +95,11 @@ def find(runner: Runner) -> list[Container]:
     if not done.ok and "no such" not in done.err.lower():
         raise DockerError(f"docker inspect: {done.why()}")
     return sorted((_from_inspect(raw) for raw in json.loads(done.out or "[]")), key=lambda c: c.name)
+
+
+def require_compose(runner: Runner) -> None:
+    """Raise DockerError when Docker Compose, without which no engine is started, does not answer."""
+    _docker(runner, "compose", "version")
 
 
 def stop_and_remove(runner: Runner, container: Container, grace: int) -> None:

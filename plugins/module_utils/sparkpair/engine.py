@@ -201,6 +201,8 @@ def watch(
 
 
 def _judge(container: containers.Container, known: phases.Progress, health_url: str | None) -> tuple[str, str]:
+    if container.status == "paused":
+        return "starting", ""
     if not container.running:
         why = "was killed for lack of memory" if container.oom_killed else f"ended with exit code {container.exit_code}"
         return "exited", f"{container.name} {why}" + (f": {known.fatal}" if known.fatal else "")

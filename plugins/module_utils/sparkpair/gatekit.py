@@ -22,14 +22,15 @@ PIECES_TOGETHER = 2
 class Situation:
     """What gates may look at.
 
-    The plan, the states of all ranks (rank number to state, None when not reached), the head's history, and limits of
-    single gates that differ from their defaults.
+    The plan, the states of all ranks (rank number to state, None when not reached), the head's history, limits of
+    single gates that differ from their defaults, and the states of all ranks before the traffic, once it is over.
     """
 
     plan: Mapping[str, Any]
     states: Mapping[int, Mapping[str, Any] | None]
     history: Sequence[Mapping[str, Any]] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
+    before: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
 
     @property
     def model(self) -> str:

@@ -59,6 +59,7 @@ def _judge_ranks(situation: Situation, _: Answers) -> Seen:
         reason
         for rank, name in sorted(situation.names.items())
         for reason in live.rank_reasons(rank, name, situation.states.get(rank), release)
+        or live.other_start(name, situation.before.get(rank), situation.states.get(rank))
     ]
     wanted = f"{CONTAINER} of release {release} running, never restarted, on {len(situation.names)} ranks"
     return Seen(not reasons, "; ".join(reasons) or f"{len(situation.names)} of {len(situation.names)} ranks", wanted)

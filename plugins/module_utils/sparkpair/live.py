@@ -144,6 +144,14 @@ def rank_reasons(rank: int, name: str, state: Mapping[str, Any] | None, release:
     return reasons
 
 
+def other_start(name: str, before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> list[str]:
+    """That a rank's engine is another one than ``before``, or was started again by hand; empty when it is the same."""
+    if not before or not now:
+        return []
+    starts = [{c["id"]: c["started_at"] for c in state["containers"] if c["running"]} for state in (before, now)]
+    return [] if starts[0] == starts[1] else [f"{name}: {CONTAINER} was started again during the gates"]
+
+
 def without_plan(states: Mapping[int, Mapping[str, Any] | None], names: Mapping[int, str]) -> Verdict:
     """Why nothing serves where the head has no release that can be read, from the states and names by rank."""
     reasons: list[str] = []

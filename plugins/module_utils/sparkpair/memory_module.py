@@ -13,7 +13,7 @@ def spark_memory() -> None:
     """Drop this rank's page cache, unless an engine of ours runs."""
     module = AnsibleModule(argument_spec={"timeout": {"type": "float", "default": 60.0}}, supports_check_mode=True)
     try:
-        runs = any(c.running for c in containers.find(run))
+        runs = any(c.status not in {"created", "exited", "dead"} for c in containers.find(run))
     except containers.DockerError as error:
         module.fail_json(msg=str(error))
     before = kib().get("MemFree", 0)

@@ -36,6 +36,7 @@ def spark_state() -> None:
             "release": {"type": "str"},
             "ray": {"type": "bool", "default": False},
             "records": {"type": "bool", "default": False},
+            "compose": {"type": "bool", "default": False},
             "host": {"type": "bool", "default": False},
             "probe": {"type": "bool", "default": False},
             "cool": {"type": "bool", "default": False},
@@ -45,7 +46,7 @@ def spark_state() -> None:
         supports_check_mode=True,
     )
     root = Path(module.params["root"])
-    wanted = {key: module.params[key] for key in ("release", "ray", "records", "host")}
+    wanted = {key: module.params[key] for key in ("release", "ray", "records", "compose", "host")}
     if module.params["cool"] and not module.check_mode:
         wanted["cool"] = (module.params["cool_celsius"], module.params["cool_seconds"])
     found = state.read(root, run, **wanted)

@@ -138,7 +138,9 @@ def accepted_anywhere(states: Mapping[int, Mapping[str, Any]], release: str) -> 
 
 
 def no_way_back(states: Mapping[int, Mapping[str, Any] | None], wanted: str) -> str:
-    """Why a pair that runs an accepted release must not be stopped for ``wanted``: it could not come back; else "".
+    """Why the pair that runs must not be stopped for ``wanted``: it could not come back; else "".
+
+    That is a pair whose release was accepted and cannot be used any more, and one whose release is not known here.
 
     Args:
         states: rank to the state of ``spark_state`` with records, as ``placed`` returns them.
@@ -148,6 +150,12 @@ def no_way_back(states: Mapping[int, Mapping[str, Any] | None], wanted: str) -> 
     if len(known) != len(states) or not known:
         return ""
     release = _runs(known)
+    if release is not None and not any(release in state["releases"] for state in known.values()):
+        return (
+            f"an engine of release {release} runs on every rank, and none of them holds that release: it was deployed "
+            "below another root, or its files are gone. A rollout that fails could not go back to it; deploy with its "
+            "root, or give the pair up first with playbooks/stop.yml"
+        )
     if release is None or not accepted_anywhere(known, release):
         return ""
     back = fallback(states, wanted)

@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
-FILE = "reserve"
+KEPT = "reserve"
 BYTES = 16 * 1024 * 1024
+FILES = 32
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def reserve(folder: Path, size: int = BYTES) -> None:
-    """Keep ``size`` bytes in reserve in ``folder``, unless it does already. Raises OSError when there is no room."""
-    path = folder / FILE
+def reserve(folder: Path, size: int = BYTES, files: int = FILES) -> None:
+    """Keep ``size`` bytes and ``files`` inodes in reserve in ``folder``, unless it does already.
+
+    Raises OSError when there is no room.
+    """
+    kept = folder / KEPT
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        kept.mkdir(mode=0o700)
     except FileExistsError:
         return
     try:
-        with os.fdopen(handle, "wb") as stream:
+        for number in range(files):
+            (kept / str(number)).touch(mode=0o600)
+        with (kept / "0").open("wb") as stream:
             # Blocks that are really taken: a file of zeros may take none.
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(stream.fileno(), 0, size)
@@ -31,14 +38,14 @@ def reserve(folder: Path, size: int = BYTES) -> None:
                 # macOS, where a controller may run.
                 stream.write(os.urandom(size))
     except OSError:
-        path.unlink(missing_ok=True)
+        shutil.rmtree(kept, ignore_errors=True)
         raise
 
 
 def spend(folder: Path) -> bool:
     """Give the reserve in ``folder`` up; False when there was none."""
     try:
-        (folder / FILE).unlink()
+        shutil.rmtree(folder / KEPT)
     except OSError:
         return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import tempfile
 import threading
@@ -11,6 +12,7 @@ from typing import Protocol
 
 TIMED_OUT = 124
 """Exit code of a command that was ended because its time was over, as timeout(1) gives it."""
+KILL_PATIENCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -83,23 +85,33 @@ def follow(argv: Sequence[str], each: Callable[[str], None], *, timeout: float) 
 
 
 def run(argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60.0) -> Completed:
-    """Run ``argv`` with subprocess. A missing program gives rc 127, a timeout rc 124, as shells and timeout(1) do."""
+    """Run ``argv`` with subprocess. A missing program gives rc 127, a timeout rc 124, as shells and timeout(1) do.
+
+    It comes back in time also when the process cannot be killed.
+    """
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             list(argv),
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=timeout,
-            check=False,
         )
     except FileNotFoundError as error:
         return Completed(127, "", f"{argv[0]}: {error.strerror}")
+    try:
+        out, err = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:
+        process.kill()
+        # A process that hangs in the kernel (a GPU that fell off the bus) cannot be killed: it is left behind.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_PATIENCE)
+        for stream in (process.stdout, process.stderr):
+            if stream:
+                stream.close()
         return Completed(TIMED_OUT, "", f"{argv[0]}: no answer within {timeout:.0f} s")
-    return Completed(done.returncode, done.stdout, done.stderr)
+    return Completed(process.returncode, out, err)
 
 
 Sleep = Callable[[float], None]

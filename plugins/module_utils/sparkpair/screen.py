@@ -2,11 +2,49 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from .live import Verdict
 from .memory import gib
+
+
+class Unbroken:
+    """A text stream to which writing never fails: what it cannot take any more (a pipe whose reader has ended, a file
+    on a full disk, a terminal that is gone) goes nowhere from then on.
+
+    Ansible ends in the middle of a task where its screen breaks, and what it was to put back stays as it is.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        """Wrap ``stream``, which has a file descriptor."""
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything but writing is the stream's own."""
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, or do nothing; the number of characters as of ``TextIO.write``."""
+        try:
+            return self._stream.write(text)
+        except OSError:
+            self._give_up()
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush, or do nothing."""
+        try:
+            self._stream.flush()
+        except OSError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        # Below the stream, so that what it holds in its buffer, and whoever else writes there, finds an end as well.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

@@ -49,6 +49,7 @@ def read(
     release: str | None = None,
     ray: bool = False,
     records: bool = False,
+    compose: bool = False,
     host: bool = False,
     cool: tuple[float, float] = (0.0, 0.0),
 ) -> dict[str, Any]:
@@ -60,6 +61,7 @@ def read(
         release: a release to verify by content; the current one when not given.
         ray: also ask Ray inside a running container.
         records: also read the history, and verify every release that is there.
+        compose: also ask for Docker Compose; without it Docker counts as one that does not answer.
         host: also read temperatures, and what the kernel said since the engine was started.
         cool: wait first while a sensor is at this many degrees Celsius or above, at most so many seconds.
 
@@ -115,6 +117,8 @@ def read(
         state["lock"] = {"run": str(held.holder.get("run", "")), "text": held.text()} if held.held else None
     try:
         found = containers.find(runner)
+        if compose:
+            containers.require_compose(runner)
     except containers.DockerError as error:
         state["docker"] = str(error)
         return state
