@@ -8,11 +8,12 @@ from typing import Any, TextIO
 
 from .live import Verdict
 from .memory import gib
+from .room import full
 
 
 class Unbroken:
-    """A text stream to which writing never fails: what it cannot take any more (a pipe whose reader has ended, a file
-    on a full disk, a terminal that is gone) goes nowhere from then on.
+    """A text stream to which writing never fails: what it cannot take (a pipe whose reader has ended, a terminal that
+    is gone, a file on a disk that is full by now) goes nowhere.
 
     Ansible ends in the middle of a task where its screen breaks, and what it was to put back stays as it is.
     """
@@ -29,18 +30,21 @@ class Unbroken:
         """Write, or do nothing; the number of characters as of ``TextIO.write``."""
         try:
             return self._stream.write(text)
-        except OSError:
-            self._give_up()
+        except OSError as error:
+            self._give_up(error)
             return len(text)
 
     def flush(self) -> None:
         """Flush, or do nothing."""
         try:
             self._stream.flush()
-        except OSError:
-            self._give_up()
+        except OSError as error:
+            self._give_up(error)
 
-    def _give_up(self) -> None:
+    def _give_up(self, error: OSError) -> None:
+        if full(error):
+            # There may be room again for what is still to be said.
+            return
         # Below the stream, so that what it holds in its buffer, and whoever else writes there, finds an end as well.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
