@@ -435,6 +435,47 @@ def _(bench: Bench) -> Run:
         return bench.deploy(*small, at=WARM, then=lambda _: bench.sudo(1, FILL.format(ROOT)))
 
 
+@injects("all of a Spark full in the gates")
+def _(bench: Bench) -> Run:
+    # One small file system below all places that a module could be laid down in.
+    full = "/mnt/full"
+    places = {ROOT: f"cp -a {ROOT}/. {full}{ROOT}/", "/tmp": "true", "/var/tmp": "true"}
+    home = f"/home/{layout.USER}"
+    places[home] = f"cp -a {home}/.ssh {full}{home}/ && chown -R {layout.USER}: {full}{home}"
+    made = [
+        f"mkdir -p {full}{place} && {fill} && chmod --reference={place} {full}{place}" for place, fill in places.items()
+    ]
+    cache = f"mkdir {full}{home}/.cache && mount --rbind {home}/.cache {full}{home}/.cache"
+    bound = [f"mount --rbind {full}{place} {place}" for place in places]
+    move = " && ".join([f"mkdir {full} && mount -t tmpfs -o size=96m tmpfs {full}", *made, cache, *bound])
+    back = "; ".join([*(f"umount -l {place}" for place in reversed(places)), f"umount -l {full}{home}/.cache {full}"])
+    bench.inside(1, "sh", "-c", move)
+    try:
+        small = new("garbage", "-e", json.dumps({"spark_rollout_preflight_skip": ["disk"]}))
+        return bench.deploy(*small, at=WARM, then=lambda _: bench.inside(1, "sh", "-c", FILL.format(full)))
+    finally:
+        bench.inside(1, "sh", "-c", f"{back}; rmdir {full}")
+
+
+@injects("worker paused in the gates")
+def _(bench: Bench) -> Run:
+    # After the last answer of the engine, or its silence would be what fails.
+    return bench.deploy(*new(), at="gate 20/", then=lambda _: bench.sudo(1, "docker pause sparkpair-engine"))
+
+
+@injects("sudo missing on the way back")
+def _(bench: Bench) -> Run:
+    gone = "mv /usr/bin/sudo /root/; (sleep 12; mv /root/sudo /usr/bin/) >/dev/null 2>&1 &"
+    try:
+        return bench.deploy(
+            *new("garbage"),
+            at="TASK [spark_rollout : Return to the last",
+            then=lambda _: bench.inside(1, "sh", "-c", gone),
+        )
+    finally:
+        bench.inside(1, "sh", "-c", "test -e /usr/bin/sudo || mv /root/sudo /usr/bin/")
+
+
 @injects("controller full in the gates")
 def _(bench: Bench) -> Run:
     with tempfile.TemporaryDirectory() as folder:
