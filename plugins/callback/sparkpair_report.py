@@ -43,6 +43,10 @@ CUT_OFF = (
     "and its lock names the phase. Once they are reached again, look with playbooks/status.yml, release the lock, and "
     "deploy or roll back"
 )
+BROKEN_OFF = (
+    "the run broke off while it held the lock, which names the phase: look with playbooks/status.yml, release the "
+    "lock, and deploy or roll back"
+)
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -126,9 +130,16 @@ class CallbackModule(CallbackBase):
         failed = any(host["failures"] or host["unreachable"] for host in hosts)
         if self._locked and hosts and all(host["unreachable"] for host in hosts):
             # Ansible has no host left to run the way back with.
-            self._report.merge({"outcome": "not_restored", "messages": [CUT_OFF]})
-            self._display.error(CUT_OFF)
+            self._end("not_restored", CUT_OFF)
+        elif self._locked and not failed and self._report.outcome is None:
+            # Ansible ends a play that breaks in itself as one in which no host has failed.
+            self._end("failed", BROKEN_OFF)
         self._write(self._report, failed=failed)
+
+    def _end(self, outcome: str, message: str) -> None:
+        if self._report:
+            self._report.merge({"outcome": outcome, "messages": [message]})
+        self._display.error(message)
 
     def _write(self, report: Report, *, failed: bool) -> None:
         root = self.get_option("reports")

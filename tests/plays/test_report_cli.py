@@ -147,10 +147,13 @@ def test_a_screen_that_broke_ended_the_run_in_mid_switch(tmp_path: Path, unbuffe
         stderr=subprocess.PIPE,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     os.close(writer)
     assert (done.returncode, (tmp_path / "done").exists()) == (0, True), done.stderr
+
+
+COUNTS = ("failures", "unreachable")
 
 
 def callback() -> CallbackModule:
@@ -158,6 +161,30 @@ def callback() -> CallbackModule:
     found = CallbackModule()
     found._report = Report(verb="deploy")
     return found
+
+
+def hold(made: CallbackModule, states: list[str]) -> None:
+    """Let the callback see these states of the lock succeed."""
+    for state in states:
+        made.v2_runner_on_ok(
+            SimpleNamespace(
+                _result={}, _task=SimpleNamespace(action="spark_lock"), _task_fields={"args": {"state": state}}
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    ("states", "outcome"), [(["held", "advanced"], "failed"), (["held", "released"], None), (["shown"], None)]
+)
+def test_a_play_that_broke_in_itself_was_reported_as_ok(
+    monkeypatch: pytest.MonkeyPatch, states: list[str], outcome: str | None
+) -> None:
+    made = callback()
+    monkeypatch.setattr(made, "_write", lambda *_, **__: None)
+    hold(made, states)
+    made.v2_playbook_on_stats(SimpleNamespace(processed={"spark-0": 1}, summarize=lambda _: dict.fromkeys(COUNTS, 0)))
+    assert made._report is not None
+    assert made._report.outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -176,12 +203,7 @@ def test_a_controller_that_lost_every_rank_said_nothing_of_the_lock(
     made = callback()
     monkeypatch.setattr(made._display, "error", said.append)
     monkeypatch.setattr(made, "_write", lambda _, failed: said.append(f"failed {failed}"))
-    for state in states:
-        made.v2_runner_on_ok(
-            SimpleNamespace(
-                _result={}, _task=SimpleNamespace(action="spark_lock"), _task_fields={"args": {"state": state}}
-            )
-        )
+    hold(made, states)
     counted = {f"spark-{n}": {"failures": 1 - (n < lost), "unreachable": int(n < lost)} for n in (0, 1)}
     made.v2_playbook_on_stats(SimpleNamespace(processed=counted, summarize=counted.get))
     assert made._report is not None
