@@ -48,7 +48,7 @@ ARGUMENTS = {
     "spark_lock": ("root", "state", "run", "phase"),
     "spark_diagnose": ("root", "name"),
     "spark_gate": (
-        *("plan", "states", "api_key_file", "history", "skip", "also", "only"),
+        *("plan", "states", "before", "api_key_file", "history", "skip", "also", "only"),
         *("limits", "deadlines", "choice_only", "accepted"),
     ),
 }

@@ -272,8 +272,7 @@ def test_there_is_no_way_back_while_a_rank_is_not_reached() -> None:
 def running(release: str, *entries: dict[str, Any], **more: Any) -> dict[str, Any]:
     """State of a rank whose engine runs a release that is current there, complete."""
     engine = {"running": True, "labels": {"sparkpair.release": release}}
-    held = {"containers": [engine], "checks": {release: []}, "releases": [release]}
-    return state(*entries, current=release, **{**held, **more})
+    return state(*entries, current=release, **{"containers": [engine], "checks": {release: []}, **more})
 
 
 def test_what_runs_is_a_way_back_although_one_rank_has_lost_its_record() -> None:
@@ -312,7 +311,7 @@ def test_a_pair_that_could_not_come_back_is_not_stopped(damage: list[str], wante
 
 
 def test_a_pair_that_was_deployed_below_another_root_was_stopped_without_a_way_back() -> None:
-    foreign = {n: running(B, entry(A), releases=[A], checks={A: []}) for n in (0, 1)}
+    foreign = {n: running(B, entry(A), checks={A: []}) for n in (0, 1)}
     assert "deployed below another root" in rollback.no_way_back(foreign, C)
     # One that half a pair runs serves nobody, and one that a rank knows is not foreign.
     assert rollback.no_way_back({**foreign, 1: running(A, entry(A))}, C) == ""

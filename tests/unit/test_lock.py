@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import multiprocessing
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sparkpair import lock
+from sparkpair import lock, room
 
 NOTE: dict[str, Any] = {"run": "r1", "who": "op", "controller": "laptop", "verb": "deploy", "release": "a" * 12}
 
@@ -193,3 +194,52 @@ def test_a_note_that_was_emptied_made_a_run_lose_its_own_lock(tmp_path: Path, sp
     for name in (lock.NOTE, lock.COPY):
         (tmp_path / lock.FOLDER / name).write_text(spoilt)
     assert not lock.Holder("one").holds(lock.read(tmp_path))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ELOOP])
+def test_a_disk_that_does_not_tell_was_taken_for_a_lock_that_somebody_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The run left half a pair then, as one whose lock is another run's."""
+    lock.take(tmp_path, {"run": "one"})
+    read_text, lstat = Path.read_text, Path.lstat
+
+    def unread(path: Path, *given: Any, **more: Any) -> str:
+        if path.name in broken:
+            raise OSError(number, "no")
+        return read_text(path, *given, **more)
+
+    broken = {lock.NOTE}
+    monkeypatch.setattr(Path, "read_text", unread)
+    assert lock.Holder("one").holds(lock.read(tmp_path))
+    broken.add(lock.COPY)
+    with pytest.raises(lock.LockError, match="cannot be read"):
+        lock.read(tmp_path)
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert not lock.read(tmp_path / "nowhere").held
+
+    def unseen(path: Path) -> Any:
+        if path.name == lock.FOLDER:
+            raise OSError(number, "no")
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", unseen)
+    with pytest.raises(lock.LockError, match="cannot be read"):
+        lock.read(tmp_path)
+
+
+def test_a_kept_lock_on_a_full_disk_stayed_without_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock.take(tmp_path, {"run": "one"})
+    fsync = os.fsync
+
+    def full(handle: int) -> None:
+        if (tmp_path / lock.FOLDER / room.KEPT).exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert lock.keep(tmp_path, lock.Holder("one"), "every rank is stopped")
+    assert lock.read(tmp_path).holder["reason"] == "every rank is stopped"
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(lock.LockError, match="No space left"):
+        lock.keep(tmp_path, lock.Holder("one"), "another")

@@ -76,13 +76,18 @@ def age(seconds: float) -> str:
 
 
 def read(root: Path, now: float | None = None) -> Lock:
-    """Read the lock below ``root``. ``now`` is epoch seconds."""
+    """Read the lock below ``root``. ``now`` is epoch seconds.
+
+    Raises LockError where the disk does not tell: then nobody has released it, and nobody else has taken it.
+    """
     folder = root / FOLDER
     try:
         since = folder.lstat().st_mtime
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return Lock(held=False)
-    holder = _note(folder / NOTE) or _note(folder / COPY)
+    except OSError as error:
+        raise LockError(f"the lock cannot be read: {error}") from error
+    holder = _holder(folder)
     started = holder.get("time")
     since = float(started) if isinstance(started, int | float) else since
     return Lock(held=True, holder=holder, age=max(0.0, (time.time() if now is None else now) - since))
@@ -142,11 +147,20 @@ def spend(root: Path) -> bool:
 
 
 def keep(root: Path, run: Holder, reason: str) -> bool:
-    """Note why the lock of ``run`` stays; False when that run does not hold it. Raises LockError."""
+    """Note why the lock of ``run`` stays; False when that run does not hold it. Raises LockError.
+
+    On a full disk the room that the lock keeps in reserve is given up for it.
+    """
     found = read(root)
     if not run.holds(found):
         return False
-    _write(root, {**found.holder, "reason": reason})
+    note = {**found.holder, "reason": reason}
+    try:
+        _write(root, note)
+    except LockError as error:
+        if not (room.full(error) and spend(root)):
+            raise
+        _write(root, note)
     return True
 
 
@@ -184,12 +198,21 @@ def release(root: Path, run: Holder | None) -> bool:
     return True
 
 
-def _note(path: Path) -> dict[str, Any]:
-    try:
-        note = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return note if isinstance(note, dict) else {}
+def _holder(folder: Path) -> dict[str, Any]:
+    unread: OSError | None = None
+    for name in (NOTE, COPY):
+        try:
+            note = json.loads((folder / name).read_text())
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
+            continue
+        except OSError as error:
+            unread = error
+            continue
+        if isinstance(note, dict) and note:
+            return note
+    if unread:
+        raise LockError(f"the lock cannot be read: {unread}") from unread
+    return {}
 
 
 def _write(root: Path, note: dict[str, Any]) -> None:

@@ -23,7 +23,11 @@ def _need_lock(module: AnsibleModule, instead: str) -> None:
     asking = lock.Holder(module.params["run"], module.params["session"])
     if not asking.run or module.check_mode:
         return
-    held = lock.read(Path(module.params["root"]))
+    try:
+        held = lock.read(Path(module.params["root"]))
+    except lock.LockError:
+        # A disk that does not tell is no sign of another run, and an engine can be stopped all the same.
+        return
     if not asking.holds(held):
         module.fail_json(msg=f"the lock is not this run's any more, so {instead}: it is {held.text()}")
 
@@ -356,7 +360,11 @@ def spark_lock() -> None:
         supports_check_mode=True,
     )
     params, root = module.params, Path(module.params["root"])
-    found, holder = lock.read(root), lock.Holder(params["run"] or "", params["session"])
+    holder = lock.Holder(params["run"] or "", params["session"])
+    try:
+        found = lock.read(root)
+    except lock.LockError as error:
+        module.fail_json(msg=str(error), sparkpair_report={"messages": [str(error)]})
     before = {"text": found.text(), "holder": found.holder, "ours": holder.holds(found)}
     note = {**params["note"], "run": holder.run, "session": holder.session, "time": time.time()}
     if params["state"] == "shown" or (module.check_mode and params["state"] != "held"):
@@ -375,6 +383,7 @@ def spark_lock() -> None:
             changed = lock.keep(root, holder, params["reason"])
         else:
             changed = lock.release(root, None if params["force"] else holder)
+            before["text"] = f"released; it was {found.text()}" if changed else before["text"]
             if changed and params["force"]:
                 try:
                     _remember_interruption(root, found, params)

@@ -150,7 +150,7 @@ def no_way_back(states: Mapping[int, Mapping[str, Any] | None], wanted: str) -> 
     if len(known) != len(states) or not known:
         return ""
     release = _runs(known)
-    if release is not None and not any(release in state["releases"] for state in known.values()):
+    if release is not None and not any(release in state["checks"] for state in known.values()):
         return (
             f"an engine of release {release} runs on every rank, and none of them holds that release: it was deployed "
             "below another root, or its files are gone. A rollout that fails could not go back to it; deploy with its "

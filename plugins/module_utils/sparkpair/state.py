@@ -113,8 +113,12 @@ def read(
         state["plans"] = {r: _plan(store, r, checks[r].damage) for r in state["releases"]}
         keyed = [r for r, plan in state["plans"].items() if plan and plan.get("api_key_set")]
         state["keyless"] = [r for r in keyed if not store.holds(r, "api_key")]
-        held = lock.read(root)
-        state["lock"] = {"run": str(held.holder.get("run", "")), "text": held.text()} if held.held else None
+        try:
+            held = lock.read(root)
+        except lock.LockError as error:
+            state["lock"] = {"run": "", "text": f"unknown: {error}"}
+        else:
+            state["lock"] = {"run": str(held.holder.get("run", "")), "text": held.text()} if held.held else None
     try:
         found = containers.find(runner)
         if compose:
