@@ -42,7 +42,7 @@ class ActionModule(ActionBase):
             seen = self._execute_module(
                 module_name="spark_engine", module_args=wanted | place | {"health_url": url}, task_vars=task_vars
             )
-            if "watch" not in seen and time.monotonic() - started < hold:
+            if seen.get("watch", {}).get("state", "silent") == "silent" and time.monotonic() - started < hold:
                 time.sleep(1)
             return seen
 
@@ -62,6 +62,10 @@ class ActionModule(ActionBase):
             outcome = wait.run()
         except AnsibleConnectionFailure:
             wait.give_up("cannot be reached any more")
+            raise
+        except Exception as error:
+            # Whatever it is: the other ranks wait for this one.
+            wait.give_up(f"cannot be followed any more ({error})")
             raise
         result |= {"changed": False, "seconds": outcome.seconds, "phases": outcome.phases, "lines": outcome.lines}
         if not outcome.ok:

@@ -195,6 +195,21 @@ def test_a_docker_that_does_not_answer_is_an_error_and_not_an_empty_host(verb: s
         containers.find(docker)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "docker: No such file or directory",
+        "dial unix /var/run/docker.sock: connect: no such file or directory",
+        "no such host",
+    ],
+)
+def test_a_docker_that_went_between_two_questions_was_taken_for_an_empty_host(said: str) -> None:
+    docker = Docker.holding(inspected(1))
+    docker.refuse["inspect"] = Completed(127, "", said)
+    with pytest.raises(DockerError, match="docker inspect"):
+        containers.find(docker)
+
+
 # --- stopping --------------------------------------------------------------------------------------------------------
 
 
@@ -448,6 +463,27 @@ def health(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     return answers
 
 
+@pytest.mark.parametrize(
+    ("back", "patience", "stopped"), [(1020.0, 45.0, True), (1020.0, 0.0, False), (1e9, 45.0, False)]
+)
+def test_a_docker_that_was_away_for_seconds_left_half_a_pair(back: float, patience: float, stopped: bool) -> None:
+    """A package upgrade replaces its command or restarts its daemon in the moment of the last stop."""
+    docker, time = Docker.holding(inspected(1)), Time()
+    docker.refuse["ps"] = Completed(127, "", "docker: No such file or directory")
+    time.then = [(back, docker.refuse.clear)]
+
+    def stop() -> engine.Stopped:
+        return engine.stop(docker, 5, patience=patience, clock=time.clock, sleep=time.sleep)
+
+    if not stopped:
+        with pytest.raises(EngineError, match="No such file"):
+            stop()
+        assert sum(time.slept) <= patience + engine.RETRY
+        return
+    assert stop().removed == [{"name": "sparkpair-engine", "release": RELEASE}]
+    assert docker.present == {}
+
+
 def test_a_head_is_ready_when_its_health_answers_and_not_because_the_log_says_so(health: dict[str, bool]) -> None:
     docker = Docker.holding(inspected(1))
     docker.logs = [f"{stamp(1)} INFO:     Application startup complete."]
@@ -510,10 +546,10 @@ def test_no_container_and_one_of_another_release_are_both_missing() -> None:
     assert look(Docker.holding(inspected(1))).state == "starting"
 
 
-def test_a_docker_that_stops_answering_is_missing_with_its_message() -> None:
+def test_a_docker_that_stops_answering_is_silent_with_its_message() -> None:
     docker = Docker(refuse={"ps": Completed(124, "", "docker: no answer within 60 s")})
     seen = look(docker, cursor="c", phase="loading weights")
-    assert (seen.state, seen.reason) == ("missing", "docker ps: docker: no answer within 60 s")
+    assert (seen.state, seen.reason) == ("silent", "docker ps: docker: no answer within 60 s")
     assert (seen.cursor, seen.phase) == ("c", "loading weights")
 
 

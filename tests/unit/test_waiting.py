@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from sparkpair import shared
-from sparkpair.waiting import HEARTBEAT, LOST_LOOKS, Outcome, Wait
+from sparkpair.waiting import HEARTBEAT, LOST_SECONDS, Outcome, Wait
 
 
 def seen(state: str = "starting", phase: str = "loading weights", **more: Any) -> dict[str, Any]:
@@ -138,12 +138,19 @@ def test_a_worker_may_be_silent_because_the_head_speaks_for_the_engine() -> None
     assert rank.run().reason == "not ready within 600 s; it was loading weights"
 
 
-def test_a_rank_that_does_not_answer_three_times_in_a_row_is_lost() -> None:
-    rank = Rank([seen(), LOST])
+SILENT = seen("silent", reason="docker ps: Cannot connect")
+
+
+@pytest.mark.parametrize(("answer", "why"), [(LOST, "connection refused"), (SILENT, "docker ps: Cannot connect")])
+def test_a_rank_that_was_busy_with_an_upgrade_ended_a_start_within_seconds(answer: dict[str, Any], why: str) -> None:
+    rank = Rank([seen(), answer])
     outcome = rank.run()
-    assert (outcome.ok, outcome.reason) == (False, f"did not answer {LOST_LOOKS} times")
-    assert rank.shown[-LOST_LOOKS:] == ["spark-0: no answer (connection refused)"] * LOST_LOOKS
-    assert rank.told[-1]["failed"] == f"spark-0: did not answer {LOST_LOOKS} times"
+    assert (outcome.ok, outcome.reason) == (False, f"no answer for {LOST_SECONDS:.0f} s ({why})")
+    assert rank.shown[1:] == [f"spark-0: no answer ({why})"]
+    assert rank.told[-1]["failed"] == f"spark-0: {outcome.reason}"
+    assert len(rank.looks) == 1 + LOST_SECONDS / rank.step
+    # One that comes back in time is followed on.
+    assert Rank([seen(), answer, answer, answer, seen("ready")]).run().ok
 
 
 def test_a_rank_that_is_given_up_ends_the_wait_of_the_others() -> None:

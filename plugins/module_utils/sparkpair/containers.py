@@ -92,7 +92,7 @@ def find(runner: Runner) -> list[Container]:
         return []
     done = runner(["docker", "inspect", "--type", "container", *sorted(ids)])
     # A container may be removed between the two calls; Docker then reports the others and exits with 1.
-    if not done.ok and "no such" not in done.err.lower():
+    if not done.ok and not re.search(r"no such (container|object)", done.err, re.IGNORECASE):
         raise DockerError(f"docker inspect: {done.why()}")
     return sorted((_from_inspect(raw) for raw in json.loads(done.out or "[]")), key=lambda c: c.name)
 

@@ -14,6 +14,7 @@ from .memory import kib
 from .runner import Clock, Runner, Sleep
 
 LAST_LINES = 25
+STOP_PATIENCE, RETRY = 45.0, 3.0
 _REQUESTS = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 
 
@@ -33,17 +34,39 @@ class Stopped:
         return bool(self.removed)
 
 
-def stop(runner: Runner, grace: int, *, dry: bool = False) -> Stopped:
+def stop(
+    runner: Runner,
+    grace: int,
+    *,
+    dry: bool = False,
+    patience: float = 0.0,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> Stopped:
     """Stop and remove every container of ours, then verify that none is left.
 
     Args:
         runner: runs docker.
         grace: seconds that the engine gets to finish before Docker kills it.
         dry: only report.
+        patience: seconds in which it is tried again, as while a package upgrade restarts or replaces Docker.
+        clock: seconds, monotonic.
+        sleep: waits; both are replaced in tests.
 
     Raises:
         EngineError: a container survived, or Docker did not answer.
     """
+    start = clock()
+    while True:
+        try:
+            return _stop(runner, grace, dry=dry)
+        except EngineError:
+            if clock() - start >= patience:
+                raise
+        sleep(RETRY)
+
+
+def _stop(runner: Runner, grace: int, *, dry: bool) -> Stopped:
     try:
         found = containers.find(runner)
         if not dry:
@@ -124,7 +147,8 @@ def settle(
 class Watch:
     """One look at a starting engine.
 
-    ``state`` is one of starting, ready (this rank has done its part), exited, failed (fatal line) and missing.
+    ``state`` is one of starting, ready (this rank has done its part), exited, failed (fatal line), missing and
+    silent (Docker does not answer).
     ``cursor`` is handed back at the next look; ``lines`` are the last log lines, without timestamps.
     """
 
@@ -178,7 +202,7 @@ def watch(
         try:
             found = [c for c in containers.find(runner) if c.labels.get(containers.LABEL_RELEASE) == release]
         except containers.DockerError as error:
-            return Watch("missing", known.phase, "", str(error), cursor, growth, [])
+            return Watch("silent", known.phase, "", str(error), cursor, growth, [])
         if not found:
             return Watch(
                 "missing", known.phase, "", f"no container of release {release} is on this rank", cursor, growth, []

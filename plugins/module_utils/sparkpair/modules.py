@@ -239,7 +239,7 @@ def spark_engine() -> None:
         module.exit_json(changed=False, watch=diagnose.discreet(Path(params["root"]), seen.as_dict()))
     _need_lock(module, "nothing was stopped")
     try:
-        stopped = engine.stop(run, params["grace"], dry=module.check_mode)
+        stopped = engine.stop(run, params["grace"], dry=module.check_mode, patience=engine.STOP_PATIENCE)
     except engine.EngineError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=stopped.changed, removed=stopped.removed)

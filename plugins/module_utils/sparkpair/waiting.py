@@ -10,7 +10,8 @@ from typing import Any
 Look = Callable[[str, str, float], dict[str, Any]]
 """Asks the rank: (cursor, phase, hold in seconds) -> a watch as ``sparkpair.engine.Watch.as_dict`` gives it."""
 
-LOST_LOOKS = 3
+LOST_SECONDS = 45.0
+"""How long a rank, or its Docker, may say nothing: a package upgrade takes less."""
 HEARTBEAT = 30.0
 
 
@@ -47,19 +48,22 @@ class Wait:
     def run(self) -> Outcome:
         """Look until this rank and, on a worker, the head are ready, or until any rank has failed."""
         start = self.clock()
-        cursor, phase, grown, shown, lost = "", "", start, start, 0
+        cursor, phase, grown, shown = "", "", start, start
+        lost: float | None = None
         reached: dict[str, float] = {}
         while True:
+            asked = self.clock()
             seen = self.look(cursor, phase, self.hold)
             now = self.clock()
-            if "watch" not in seen:
-                lost += 1
-                self.show(f"{self.name}: no answer ({seen.get('msg', 'unknown')})")
-                if lost >= LOST_LOOKS:
-                    return self._end(start, f"did not answer {lost} times", [], reached)
+            watch = seen.get("watch") or {"state": "silent", "reason": seen.get("msg", "unknown")}
+            if watch["state"] == "silent":
+                if lost is None:
+                    lost = asked
+                    self.show(f"{self.name}: no answer ({watch['reason']})")
+                if now - lost >= LOST_SECONDS:
+                    return self._end(start, f"no answer for {now - lost:.0f} s ({watch['reason']})", [], reached)
                 continue
-            lost = 0
-            watch = seen["watch"]
+            lost = None
             cursor = watch["cursor"]
             grown = now if watch["log_growth"] else grown
             if watch["phase"] != phase:
