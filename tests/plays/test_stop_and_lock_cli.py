@@ -190,6 +190,15 @@ def test_half_a_pair_is_not_released_but_shown(site: Site) -> None:
     assert site.locked == [False, False]
 
 
+def test_a_word_that_is_no_verb_of_a_lock_only_showed_it(site: Site) -> None:
+    site.lock(0, 1)
+    mistyped = site.run("lock", "-e", "lock=released", "-e", "reason=seen")
+    assert mistyped.returncode == 2
+    assert "lock=released" in mistyped.stdout
+    assert site.locked == [True, True]
+    assert "released; it was held for" in site.run("lock", "-e", "lock=release", "-e", "reason=seen").stdout
+
+
 def test_a_lock_is_released_where_the_history_cannot_tell_of_it(site: Site) -> None:
     site.lock(0, 1)
     history = [site.folder / f"spark-{rank}" / "root" / "history.jsonl" for rank in (0, 1)]
